@@ -1,4 +1,4 @@
-"""Costs of collectives on placed meshes: numbers for one placement, arrays for many."""
+"""Prices of collectives on placed meshes: numbers for one placement, arrays for many."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ Key = tuple[Kind, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCost:
-    """Looks up what a kind of collective costs over mesh axes, for every layout at once.
+    """Price list of collectives over mesh axes, for all layouts at once.
+
+    Prices are computed when first looked up.
 
     Args:
         placements: distinct placements.
-        index: index into `placements` of each layout; None for one layout on one placement.
-        placement_prices: prices on every placement, shared by all results of `take`.
-        layout_prices: the same, for every layout.
+        index: for each layout, the index of its placement in `placements`; None for one layout on
+            one placement.
+        placement_prices: cache of prices with one element per placement, shared with all results
+            of `take`.
+        layout_prices: cache of prices with one element per layout.
     """
 
     placements: Sequence[Placement]
@@ -33,12 +37,12 @@ class CollectiveCost:
     layout_prices: dict[Key, Price] = field(default_factory=dict)
 
     def take(self, rows: Num) -> CollectiveCost:
-        """Costs for the layouts at `rows` only."""
+        """The price list for the layouts at the indices `rows`."""
         index = rows if self.index is None else self.index[rows]
         return CollectiveCost(self.placements, index, self.placement_prices)
 
     def price(self, kind: Kind, axes: tuple[str, ...]) -> Price:
-        """Price of a collective over `axes`, joined into one."""
+        """Price of one collective that runs over all of `axes` together, for each layout."""
         key = (kind, axes)
         if key not in self.placement_prices:
             self.placement_prices[key] = self._on_placements(kind, axes)
@@ -54,7 +58,7 @@ class CollectiveCost:
         return self.layout_prices[key]
 
     def _on_placements(self, kind: Kind, axes: tuple[str, ...]) -> Price:
-        """Price on every placement, computed once for those with the same links."""
+        """Price on each placement; placements with the same links share one computation."""
         price_by_links: dict[tuple[int, ...], Price] = {}
         prices = []
         for placement in self.placements:
@@ -72,7 +76,7 @@ def _price(kind: Kind, span: Span) -> Price:
 
 
 def _stacked(prices: list[Price]) -> Price:
-    """A single price as it is, several as one price of arrays."""
+    """One price whose fields are arrays over `prices`; a single price unchanged."""
     if len(prices) == 1:
         return prices[0]
     import numpy as np

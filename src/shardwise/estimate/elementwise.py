@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from shardwise.models import Layer, ModelConfig, Moe
 
-# Reads and writes of element-wise steps in one layer, forward, in multiples of each width: two
-# norms and two sums of D (half of them in a layer of one block), rotary of queries and keys,
-# activation of F; in a Mamba block the convolution, the gated norm, and states, which are written
-# in fp32 (one more than the product writes), read, and passed on in 16 bits (state-spaces/mamba,
-# ssd_combined.py, `states_in_fp32`). The backward pass has twice as many.
+# Reads plus writes of element-wise steps in the forward pass of one layer, as multiples of each
+# width, counted in 16-bit elements:
+# - D: two norms and two residual sums (one of each in a layer with attention or an FFN alone),
+# - heads: rotary embedding of queries and keys,
+# - F: activation function of the FFN,
+# - conv and gated_norm: those of a Mamba block,
+# - states: SSM states of a Mamba block, written in fp32 (of which the matmul already counts 16
+#   bits), read, and passed on in 16 bits (state-spaces/mamba, ssd_combined.py, `states_in_fp32`).
+# The backward pass has twice as many.
 WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
 
 
 def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
-    """Elements that one layer reads and writes for a token in a forward pass.
+    """Elements that element-wise steps of one layer read and write per token in a forward pass.
 
     Returns:
-        (of width D, of widths that `tensor` shards).
+        (elements of width D, elements of widths that `tensor` shards).
     """
     D = config.d_model
     replicated = WIDTHS["D"] * D
@@ -32,7 +36,7 @@ def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]
     ffn = layer.ffn
     if isinstance(ffn, Moe):
         sharded += WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
-        # Tokens are copied to their experts and their results back and added.
+        # Tokens are copied to their experts, and the results are copied back and added.
         replicated += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
     elif ffn:
         sharded += WIDTHS["F"] * ffn.d_ff

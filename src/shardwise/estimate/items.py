@@ -1,4 +1,4 @@
-"""Priced items: the kinds of work of a training step, or of an engine's pass, with their costs.
+"""Priced items: the operations of a training step, or of an engine's pass, with their time costs.
 
 The time of a step is the sum of its items; a plan lists the same items as its operations.
 """
@@ -16,24 +16,30 @@ from shardwise.ops.program import Matmul, Transfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedItem:
-    """One kind of work, its count and its cost. Numbers, or arrays over layouts.
+    """One operation with its number of occurrences and its cost in time.
+
+    Numeric fields are single numbers, or arrays with one element per layout.
 
     Args:
-        name: of the matmul, or of the array that a collective moves.
-        phase: `forward`, `remat`, `backward`, `update`; of an engine `decode`, `prefill`.
-        count: occurrences.
-        part: part of the layer whose remat runs this item of the forward pass a second time.
+        name: name of the matmul, or of the array that a collective moves.
+        phase: in training "forward", "remat", "backward" or "update"; in an engine "forward",
+            which a plan replaces with "decode" or "prefill".
+        count: number of occurrences.
+        part: part of the layer to which an item of the forward pass belongs; remat of this part
+            runs the item a second time.
         work: matmul or collective of the sharding algebra; None for all other work.
         description: description of other work.
         flops: FLOPs of all occurrences on one chip.
         n_bytes: bytes that all occurrences read and write on one chip.
-        flops_per_s: rate of `flops`.
-        bytes_per_s: rate of `n_bytes`.
-        role: role of the mesh that a collective is booked on; None for work of the chip itself.
-        kind: of a collective, one of `ops.collective.KINDS`.
-        axes: of the mesh, over which a collective runs.
+        flops_per_s: FLOP/s at which `flops` run.
+        bytes_per_s: bytes per second at which `n_bytes` move.
+        role: mesh role to which the time of a collective is attributed; None for work that runs on
+            the chip alone.
+        kind: kind of a collective, one of `ops.collective.KINDS`.
+        axes: mesh axes over which a collective runs.
         joined_bytes: bytes of one collective, summed over the shards that it joins (V of the book).
-        arrays: number of arrays that the estimate joins, each of which has its own collective.
+        arrays: number of arrays that the estimate takes as one collective; in the program each has
+            its own collective.
         occurrence_s: seconds of one collective, or of one kernel launch.
     """
 
@@ -56,26 +62,31 @@ class PricedItem:
 
     @property
     def math_s(self) -> Num:
-        """Seconds of the arithmetic."""
+        """Seconds of arithmetic in all occurrences."""
         return self.flops / self.flops_per_s
 
     @property
     def memory_s(self) -> Num:
-        """Seconds of reads and writes."""
+        """Seconds of memory reads and writes in all occurrences."""
         return self.n_bytes / self.bytes_per_s
 
     @property
     def seconds(self) -> Num:
-        """Seconds of all occurrences."""
+        """Seconds of all occurrences: the slower of arithmetic and memory, plus `occurrence_s`."""
         kernel = bounds(self.flops, self.flops_per_s, self.n_bytes, self.bytes_per_s)
         return kernel.lower + self.count * self.occurrence_s
 
     def times(self, n: Num) -> PricedItem:
-        """Copy of the item with `n` times as many occurrences."""
+        """A copy of the item with `n` times as many occurrences."""
         return replace(self, count=self.count * n, flops=self.flops * n, n_bytes=self.n_bytes * n)
 
     def expression(self, axes: tuple[str, ...]) -> str:
-        """The einsum, the move, or e.g. `AllToAll_expert(tokens back)` over `axes`."""
+        """The item as text: its local einsum, its collective, or its description.
+
+        Args:
+            axes: mesh axes to show in a collective that is outside the sharding algebra, as in
+                `AllToAll_expert(tokens back)`.
+        """
         if isinstance(self.work, Matmul):
             return str(self.work.program.local)
         if isinstance(self.work, Transfer):

@@ -1,8 +1,8 @@
 """Efficiency of GPU kernels: tile and wave quantization, masks, exponentials of attention.
 
-Each SM computes one tile at a time, so an output of fewer tiles than whole waves leaves SMs idle,
-and an edge leaves part of a tile empty. Source: NVIDIA, Matrix Multiplication Background User's
-Guide, "Tile Quantization" and "Wave Quantization".
+Each SM computes one tile of the output at a time. SMs idle in the last wave unless it is full, and
+a tile at an edge of the output is partly empty. Source: NVIDIA, Matrix Multiplication Background
+User's Guide, "Tile Quantization" and "Wave Quantization".
 """
 
 from __future__ import annotations
@@ -11,39 +11,42 @@ from shardwise.arrays import Num, ceil_div, maximum, minimum
 from shardwise.hardware import Chip
 from shardwise.hardware.chip import get
 
-# (rows, columns, rate relative to the largest): small tiles load more bytes per FLOP. The same
-# guide, "Tile Efficiency": 256 x 128 is fastest, 128 x 128 close behind.
+# (rows, columns, rate relative to the fastest tile). Small tiles are slower because they load more
+# bytes per FLOP. The same guide, "Tile Efficiency": 256 x 128 is fastest, 128 x 128 close behind.
 TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95))
 
 
-DEFAULT_CLOCK_HZ = 1.8e9  # of a GPU whose file gives none
+DEFAULT_CLOCK_HZ = 1.8e9  # for GPUs whose file does not state a clock
 
 
 def sm_count(chip: Chip) -> float:
-    """Streaming multiprocessors of a GPU; 0 where the chip's file gives none."""
+    """Number of streaming multiprocessors of a GPU; 0 if the chip's file does not state it."""
     return _number(chip, "sm.count", 0.0)
 
 
 def sm_flops_per_clock(chip: Chip, dtype: str) -> float:
-    """FLOPs of one SM in one clock at a dtype; 0 where the number of SMs is unknown."""
+    """Peak FLOPs of one SM per clock cycle at a dtype; 0 if the number of SMs is unknown."""
     n_sms = sm_count(chip)
     clock_hz = _number(chip, "core.clock", DEFAULT_CLOCK_HZ)
     return chip.peak(dtype) / n_sms / clock_hz if n_sms else 0.0
 
 
 def _number(chip: Chip, name: str, default: float) -> float:
+    """The number in the chip's file with a dotted name, or the default if it is not stated."""
     value = get(chip, name)
     return float(value) if isinstance(value, int | float) else default
 
 
 def tile_efficiency(rows: Num, columns: Num, n_sms: Num, groups: Num = 1) -> Num:
-    """Share of its best rate that a matmul keeps in whole tiles and waves, at most 1.
+    """Rate of a matmul that runs in whole tiles and waves, relative to its best rate, at most 1.
+
+    The kernel is assumed to use the best of the tile shapes in `TILES`.
 
     Args:
         rows: rows of the output on this chip.
         columns: columns of the output on this chip.
-        n_sms: SMs.
-        groups: matmuls of this shape that run as one grouped matmul.
+        n_sms: number of SMs.
+        groups: number of matmuls of this shape that run as one grouped matmul.
 
     >>> round(tile_efficiency(2048, 5376, 108), 2)  # 672 small tiles in 7 waves of 108
     0.84
@@ -52,24 +55,27 @@ def tile_efficiency(rows: Num, columns: Num, n_sms: Num, groups: Num = 1) -> Num
     """
     best: Num = 0.0
     for tile_rows, tile_columns, rate in TILES:
-        tiles = groups * ceil_div(rows, tile_rows) * ceil_div(columns, tile_columns)
-        useful = groups * rows * columns / (tile_rows * tile_columns)
-        best = maximum(best, rate * useful / (ceil_div(tiles, n_sms) * n_sms))
+        n_tiles = groups * ceil_div(rows, tile_rows) * ceil_div(columns, tile_columns)
+        useful_tiles = groups * rows * columns / (tile_rows * tile_columns)
+        best = maximum(best, rate * useful_tiles / (ceil_div(n_tiles, n_sms) * n_sms))
     return minimum(best, 1.0)
 
 
-EXPONENTIALS = 16.0  # per clock and SM: CUDA programming guide, arithmetic throughput, 7.0 to 10.0
-# Clocks of a tile outside its main loop: the first loads (about 800 to HBM) and writing 64 KB of
-# output at an SM's share of L2 (about 24 bytes a clock on Hopper), half of it during the next tile.
+# Exponentials that one SM computes per clock cycle: CUDA programming guide, arithmetic throughput,
+# compute capabilities 7.0 to 10.0.
+EXPONENTIALS = 16.0
+# Clock cycles of a tile outside its main loop: about 800 for the first loads from HBM, and those of
+# writing 64 KB of output at an SM's share of L2 bandwidth (about 24 bytes per cycle on Hopper), of
+# which half overlaps with the next tile.
 TILE_CLOCKS = 2000.0
 
 
 def depth_efficiency(depth: Num, flops_per_clock: Num) -> Num:
-    """Share of a tile's time that its main loop takes, the larger the longer the contraction.
+    """Fraction of a tile's time that is spent in its main loop; it grows with the contracted dim.
 
     Args:
         depth: size of the contracted dim, k.
-        flops_per_clock: FLOPs of one SM in one clock at the dtype of the matmul.
+        flops_per_clock: peak FLOPs of one SM per clock cycle at the matmul's dtype.
 
     >>> round(depth_efficiency(4096, 4096.0), 3)
     0.97
@@ -80,23 +86,23 @@ def depth_efficiency(depth: Num, flops_per_clock: Num) -> Num:
 
 
 REFERENCE_HEAD_DIM = 128.0
-SCORE_FLOPS = 4.0  # per element of a head: a multiply and an add in each of two matmuls
+SCORE_FLOPS = 4.0  # per score and element of a head: a multiply and an add in each of two matmuls
 
 
 def head_dim_efficiency(
     d_head: Num, flops_per_clock: Num, exponentials: Num = EXPONENTIALS, speedup: Num = 1.0
 ) -> Num:
-    """Rate of tiled attention with this head dim, relative to head dim 128.
+    """FLOP/s of tiled attention at a head dim, relative to those in 16 bits at head dim 128.
 
-    A score costs 4 d FLOPs and one exponential (FlashAttention-3, arXiv 2407.08608, section 2.2):
-    the smaller the head dim, the more of the time goes to exponentials. Matmuls in 8 bits speed up
-    the FLOPs but not the exponentials.
+    Each score costs 4 d FLOPs and one exponential (FlashAttention-3, arXiv 2407.08608, section
+    2.2). The smaller the head dim, the larger the fraction of time spent on exponentials. 8-bit
+    matmuls speed up the FLOPs but not the exponentials.
 
     Args:
         d_head: head dim d.
-        flops_per_clock: dense 16-bit FLOPs of one SM in one clock.
-        exponentials: exponentials of one SM in one clock.
-        speedup: rate of the matmuls relative to 16 bits.
+        flops_per_clock: peak dense 16-bit FLOPs of one SM per clock cycle.
+        exponentials: exponentials that one SM computes per clock cycle.
+        speedup: rate of the matmuls relative to 16-bit matmuls.
 
     >>> head_dim_efficiency(64, 4096.0)
     0.75
@@ -109,23 +115,29 @@ def head_dim_efficiency(
 
 
 def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:
-    """Keys per query that whole tiles compute: half a tile more at each edge of the mask.
+    """Mean keys per query that attention computes, when it computes whole tiles of scores.
+
+    Tiles that an edge of the mask crosses are computed in full: half a tile more for each edge.
 
     Args:
-        visible: unmasked keys per query, on average.
-        edges: 1 for a causal mask, 2 for a window, which has another edge.
-        tile: keys, and queries, of one tile.
+        visible: mean number of unmasked keys per query.
+        edges: edges of the mask: 1 if causal, 2 for a sliding window.
+        tile: side of a square tile of scores: keys, and queries, of one tile.
     """
     return visible + edges * tile / 2
 
 
-# Matmuls through warp-level mma.sync reach 62.9 % of Hopper's peak, which needs wgmma (arXiv
-# 2402.13499, section on tensor cores); Blackwell runs them no wider.
+# FLOPs per clock cycle of an SM through warp-level mma.sync instructions: 62.9 % of the peak on
+# Hopper, whose full rate needs wgmma (arXiv 2402.13499, section on tensor cores). Taken to be the
+# same on Blackwell.
 WARP_FLOPS_PER_CLOCK = 0.63 * 4096
 
 
 def warp_efficiency(flops_per_clock: Num) -> Num:
-    """Share of the matrix rate that kernels written for Ampere can reach (FlashAttention-2).
+    """Share of the peak matmul rate that kernels written for Ampere reach, e.g. FlashAttention-2.
+
+    Args:
+        flops_per_clock: peak 16-bit FLOPs of one SM per clock cycle.
 
     >>> warp_efficiency(2048.0)
     1.0
@@ -133,13 +145,14 @@ def warp_efficiency(flops_per_clock: Num) -> Num:
     return minimum(1.0, WARP_FLOPS_PER_CLOCK / flops_per_clock)
 
 
-# A chip under full load runs as fast as its power allows. Power goes with f V^2: f^3 where voltage
-# follows the clock, f where it is at its floor; between the two, f goes with the root.
+# Exponent of clock ~ power^x for a chip whose clock is limited by power. Power is proportional to
+# f V^2, so to f^3 where the voltage V follows the clock f, and to f where V is at its minimum. Real
+# chips are between the two: 1/2 is taken, between 1/3 and 1.
 POWER_EXPONENT = 0.5
 
 
 def clock_under_power_limit(watts: Num, default_watts: Num) -> Num:
-    """Clock under a power limit, relative to the one at the default limit, at most 1.
+    """Clock under a power limit, relative to the clock at the default limit, at most 1.
 
     >>> clock_under_power_limit(175.0, 700.0)
     0.5

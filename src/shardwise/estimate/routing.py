@@ -1,7 +1,7 @@
-"""Routing of tokens to experts on other chips, sent once per destination rather than per expert.
+"""Expert-parallel AllToAll that sends a token once to each destination, not once to each expert.
 
 DeepEP (deepseek-ai/DeepEP) and the hybrid dispatcher of Megatron Core send a token once to each
-node and forward it inside; DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
+node and forward it inside the node. See DeepSeek-V3 (arXiv 2412.19437, section 3.2.2).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from shardwise.strategy.span import Span
 
 
 def is_routed(array: Array) -> bool:
-    """Whether an array is the weights of routed experts, or their gradient."""
+    """Whether an array holds the weights of routed experts, or their gradient."""
     return len(array.dims) == 3 and array.dims[0].name == "E"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOnce:
-    """Kind of AllToAll that sends a token once to each chip and node with experts of it."""
+    """Kind of AllToAll that sends a token once to each chip, and node, that has its experts."""
 
     experts_per_token: int
 
 
 def send_once_price(span: Span, experts_per_token: int) -> Price:
-    """Price of one such AllToAll, per byte of the residual on a chip.
+    """Price of one `SendOnce` AllToAll, per byte of the tokens on one chip.
 
     Args:
-        span: links between the chips that share experts.
-        experts_per_token: experts that a token is routed to.
+        span: links between the chips over which the experts are sharded.
+        experts_per_token: number of experts to which each token is routed.
     """
     inside = 0.0
     outside = 0.0
@@ -40,8 +40,8 @@ def send_once_price(span: Span, experts_per_token: int) -> Price:
         destinations *= tier.size
         if tier.size > 1:
             remote_share = (tier.size - 1) / tier.size
-            reached = places_hit(destinations, experts_per_token)
-            s_per_byte = reached * remote_share / tier.bytes_per_s
+            copies = places_hit(destinations, experts_per_token)  # mean destinations of a token
+            s_per_byte = copies * remote_share / tier.bytes_per_s
             inside = max(inside, s_per_byte * tier.is_node)
             outside = max(outside, s_per_byte * (not tier.is_node))
     return Price(inside, 0.0, outside)

@@ -1,5 +1,5 @@
-"""Search: every legal strategy, evaluated at once, and the best of them.
+"""Search: evaluates every legal strategy as arrays and ranks them.
 
-In: a model, a system, the work. Out: ranked candidates (mesh, placement, remat) with their costs.
-Layer 6. The formulas are those of `estimate`, run on arrays.
+In: a model, a system, a workload. Out: ranked candidates (mesh, placement, remat) with their costs.
+Layer 6. The formulas are those of `estimate`, with one array element per strategy.
 """

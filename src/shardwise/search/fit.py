@@ -1,4 +1,7 @@
-"""The smallest machine that holds a model, and what is left on it. Book §8 (smallest slice)."""
+"""The smallest machine that holds a model, and the HBM left on it.
+
+*How to Scale Your Model*, §8, asks the same for TPUs: the smallest slice for a model.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from shardwise.hardware import Chip, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.workload import Serve, Train
 
-MAX_CHIPS = 2**17  # the most GPUs to try
+MAX_CHIPS = 2**17  # GPU counts are tried up to this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,14 @@ class Fit:
     """The smallest machine for one job.
 
     Args:
-        system: name of the machine, `v5e:4x4`.
-        held: bytes of the job's state: weights, gradients, optimizer or KV cache.
-        left_bytes: free HBM of the whole machine beside the state.
-        sequences: maximum number of sequences of the job's context length (serving), or None.
-        tokens_per_chip: maximum number of tokens per chip (training with full remat), or None.
-        kv_bytes_per_sequence: KV cache of one sequence (serving), or None.
+        system: name of the machine, e.g. `v5e:4x4`.
+        hbm_bytes: HBM of all chips of the machine.
+        held: component of the state -> its bytes on the whole machine: "weights", and "gradients"
+            and "optimizer" in training or "kv_cache" in serving.
+        left_bytes: `hbm_bytes` minus the bytes of the state.
+        sequences: maximum number of sequences of the job's context length; None in training.
+        tokens_per_chip: maximum number of tokens per chip with full remat; None in serving.
+        kv_bytes_per_sequence: KV cache of one sequence; None in training.
     """
 
     system: str
@@ -40,53 +45,56 @@ class Fit:
 
     @property
     def held_bytes(self) -> float:
-        """The sum of the parts."""
+        """Bytes of the whole state."""
         return sum(self.held.values())
 
 
 def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
     """The smallest slice or GPU count that holds the model's state for a job.
 
-    Training: weights, gradients and optimizer state, sharded over all chips, and the activations
-    of at least one token per chip. Serving: the weights, and the KV cache of `job.batch` sequences
-    (one when not given).
+    In training the state is weights, gradients and optimizer state, sharded over all chips; each
+    chip also needs space for the activations of one token. In serving it is the weights and the KV
+    cache of `job.batch` sequences, or of one sequence if the job states no batch.
 
     Raises:
-        DoesNotFit: the largest machine of this chip is too small.
-        UnknownFigure: the chip has no HBM figure.
+        DoesNotFit: the state does not fit even the largest machine with this type of chip.
+        UnknownFigure: the chip's file does not state its HBM capacity.
     """
-    hbm_bytes = chip.need("hbm_bytes")
-    state_bytes = _state_bytes(model, job)
-    total = sum(state_bytes.values())
-    limit = f"{chip.name} has no machine"
-    for name, n_chips in sizes(chip):
-        if n_chips * hbm_bytes >= total + n_chips * _activation_bytes_per_token(model, job):
-            return _fit(model, job, name, n_chips, hbm_bytes, state_bytes)
-        limit = f"the largest, {name}, has {units.show_gib(n_chips * hbm_bytes)}"
-    raise DoesNotFit(f"does not fit: {model.name} needs {units.show_gib(total)}; {limit}.")
+    chip_hbm_bytes = chip.need("hbm_bytes")
+    bytes_by_component = _state_bytes(model, job)
+    total = sum(bytes_by_component.values())
+    largest = f"{chip.name} has no machine"
+    for name, n_chips in machine_sizes(chip):
+        if n_chips * chip_hbm_bytes >= total + n_chips * _activation_bytes_per_token(model, job):
+            return _fit_record(model, job, name, n_chips, chip_hbm_bytes, bytes_by_component)
+        largest = f"the largest, {name}, has {units.show_gib(n_chips * chip_hbm_bytes)}"
+    raise DoesNotFit(f"does not fit: {model.name} needs {units.show_gib(total)}; {largest}.")
 
 
-def sizes(chip: Chip) -> Iterator[tuple[str, int]]:
-    """Machines of a chip as (name, number of chips), smallest first: the slices of a TPU, or 1, 2,
-    4 ... GPUs up to a node, then whole nodes."""
+def machine_sizes(chip: Chip) -> Iterator[tuple[str, int]]:
+    """Machines that can be built from one type of chip, as (name, number of chips), smallest first.
+
+    For TPUs, every legal slice. For GPUs, 1, 2, 4 ... up to a full node, then 2, 3 ... 8 nodes,
+    then repeated doubling up to `MAX_CHIPS`.
+    """
     if chip.ici:
         for torus in legal_slices(chip):
             yield f"{chip.name}:{torus}", torus.n_chips
         return
-    domain = chip.node.n_gpus if chip.node else 1
+    node_gpus = chip.node.n_gpus if chip.node else 1
     n_chips = 1
     while n_chips <= MAX_CHIPS:
         yield f"{chip.name}:{n_chips}", n_chips
-        if n_chips < domain:
-            n_chips = min(2 * n_chips, domain)
-        elif n_chips < 8 * domain:
-            n_chips += domain
+        if n_chips < node_gpus:
+            n_chips = min(2 * n_chips, node_gpus)
+        elif n_chips < 8 * node_gpus:
+            n_chips += node_gpus
         else:
             n_chips *= 2
 
 
 def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
-    """Bytes of the state of a job, by part."""
+    """Component of a job's state -> its bytes on the whole machine."""
     params = count.parameters(model).total
     if isinstance(job, Train):
         return {
@@ -94,42 +102,46 @@ def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
             "gradients": params * units.bytes_per_element(job.gradients),
             "optimizer": params * optimizer_state_bytes(model, job),
         }
-    kv = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
-    return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv)}
+    kv_bytes = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
+    return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv_bytes)}
 
 
 def _activation_bytes_per_token(model: ModelConfig, job: Train | Serve) -> float:
-    """Bytes of the layer inputs of one token: what training with full remat keeps."""
+    """Bytes of the activations saved per token in training with full remat: every layer's input.
+
+    0 in serving, which saves no activations.
+    """
     if isinstance(job, Serve):
         return 0.0
     return model.n_layers * model.d_model * job.activation_bytes
 
 
-def _fit(
+def _fit_record(
     model: ModelConfig,
     job: Train | Serve,
-    name: str,
+    machine_name: str,
     n_chips: int,
-    hbm_bytes: float,
-    state_bytes: dict[str, float],
+    chip_hbm_bytes: float,
+    bytes_by_component: dict[str, float],
 ) -> Fit:
-    left_bytes = n_chips * hbm_bytes - sum(state_bytes.values())
+    """Make the `Fit` of a machine on which the state fits."""
+    left_bytes = n_chips * chip_hbm_bytes - sum(bytes_by_component.values())
     if isinstance(job, Train):
         return Fit(
-            system=name,
+            system=machine_name,
             n_chips=n_chips,
-            hbm_bytes=n_chips * hbm_bytes,
-            held=state_bytes,
+            hbm_bytes=n_chips * chip_hbm_bytes,
+            held=bytes_by_component,
             left_bytes=left_bytes,
             tokens_per_chip=int(left_bytes / n_chips / _activation_bytes_per_token(model, job)),
         )
     kv_bytes = float(count.kv_cache_bytes(model, job.context, job.kv))
     return Fit(
-        system=name,
+        system=machine_name,
         n_chips=n_chips,
-        hbm_bytes=n_chips * hbm_bytes,
-        held=state_bytes,
+        hbm_bytes=n_chips * chip_hbm_bytes,
+        held=bytes_by_component,
         left_bytes=left_bytes,
-        sequences=int(max_batch(n_chips, hbm_bytes, state_bytes["weights"], kv_bytes)),
+        sequences=int(max_batch(n_chips, chip_hbm_bytes, bytes_by_component["weights"], kv_bytes)),
         kv_bytes_per_sequence=kv_bytes,
     )

@@ -1,4 +1,4 @@
-"""The fixed part of a strategy in a search: sizes, options and limits."""
+"""Settings that the user fixes before a search: sizes of mesh roles, options, and largest sizes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Choices = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Fixed(Mapping[str, Value]):
-    """Fixed sizes of mesh roles, fixed options, and largest sizes; hashable.
+    """Settings fixed by the user, as a mapping from name to value; hashable.
 
     Args:
-        chosen: (name, value), in the order of the input.
-        max_sizes: (mesh role, largest size).
+        chosen: (name, value) of each fixed mesh role or option, in the order of the input.
+        max_sizes: (mesh role, largest size that the search may try).
     """
 
     chosen: tuple[tuple[str, Value], ...] = ()
@@ -35,66 +35,68 @@ class Fixed(Mapping[str, Value]):
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The fixed sizes and numeric options."""
+        """The fixed settings whose values are numbers: sizes of mesh roles and numeric options."""
         return {name: n for name, n in self.chosen if isinstance(n, int)}
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The fixed sizes of mesh roles."""
+        """The fixed settings that are sizes of mesh roles."""
         return {name: n for name, n in self.numbers.items() if name in INSIDE_OUT}
 
     @property
     def names(self) -> list[str]:
-        """Names of all fixed values and limits."""
+        """Names of all settings that are fixed or have a largest size."""
         return [*self, *dict(self.max_sizes)]
 
     def change(self, **chosen: Value) -> Fixed:
-        """Add or replace some fixed values."""
+        """A copy with these settings added or replaced."""
         return fixed_of({**self, **chosen}, dict(self.max_sizes))
 
     def only(self, **chosen: Value) -> Fixed:
-        """Replace all fixed values; the largest sizes stay."""
+        """A copy in which these are the only fixed settings; the largest sizes stay."""
         return fixed_of(chosen, dict(self.max_sizes))
 
     def __str__(self) -> str:
-        """A suffix for messages: `, tensor 8, pipe at most 4`."""
+        """The settings as a suffix for a message: `, tensor 8, pipe at most 4`."""
         parts = [f", {name} {value}" for name, value in self.chosen]
         parts += [f", {role} at most {size}" for role, size in self.max_sizes]
         return "".join(parts)
 
 
-NOTHING = Fixed()
+NOTHING_FIXED = Fixed()
 
 
 def fixed_of(chosen: Choices, max_sizes: Mapping[str, int] | None = None) -> Fixed:
-    """Build a `Fixed` from two mappings."""
+    """Make a `Fixed` from a mapping of settings and a mapping of largest sizes, unchecked."""
     return Fixed(tuple(chosen.items()), tuple((max_sizes or {}).items()))
 
 
-def checked(
+def check_fixed(
     chosen: Choices | None,
     max_sizes: Mapping[str, int] | None,
-    words: Mapping[str, tuple[str, ...]],
-    numbers: tuple[str, ...],
+    string_options: Mapping[str, tuple[str, ...]],
+    number_options: tuple[str, ...],
 ) -> Fixed:
-    """Build a `Fixed` from two mappings and check its names and values.
+    """Make a `Fixed` after checking every name and value.
 
     Args:
-        words: name of a word option -> its legal values.
-        numbers: names of numeric options other than mesh roles.
+        chosen: name -> value of the settings that the user fixed.
+        max_sizes: mesh role -> largest size.
+        string_options: option whose value is a string -> its legal values.
+        number_options: options whose value is a number, other than mesh roles.
 
     Raises:
-        UnknownName: a name, or the value of a word option, does not exist.
+        UnknownName: an unknown setting, or an unknown value of a string option.
         BadShape: a size is not a positive integer.
     """
     fixed = fixed_of(chosen or {}, max_sizes)
     problems: list[str] = []
     for name, value in fixed.items():
-        if name in words:
-            if value not in words[name]:
-                raise UnknownName(name, str(value), words[name])
-        elif name not in (*INSIDE_OUT, *numbers):
-            raise UnknownName("mesh role", name, (*INSIDE_OUT, *numbers, *words))
+        if name in string_options:
+            if value not in string_options[name]:
+                raise UnknownName(name, str(value), string_options[name])
+        elif name not in (*INSIDE_OUT, *number_options):
+            raise UnknownName("mesh role", name, (*INSIDE_OUT, *number_options, *string_options))
         else:
             problems += _bad_size(name, value)
     for name, limit in fixed.max_sizes:
@@ -106,10 +108,11 @@ def checked(
 
 
 def _bad_size(name: str, value: Value) -> list[str]:
+    """Messages about a size that is not a positive integer (a ZeRO stage may be 0)."""
     if not isinstance(value, int):
         return [f"{name} {value!r} is not a whole number."]
     minimum = 1
-    if name == "zero":
+    if name == "zero":  # ZeRO stage 0 exists
         minimum = 0
     if value < minimum:
         return [f"{name} {value} is below {minimum}."]

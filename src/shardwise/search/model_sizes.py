@@ -1,4 +1,4 @@
-"""Sizes of mesh axes that divide a model, in training and in serving."""
+"""Sizes of mesh roles by which a model's widths and experts are divisible."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from shardwise.models import ModelConfig, Moe
 from shardwise.models.checks import near_divisors
 
-# The fewest tokens of a sequence that a chip holds under context parallelism in any published run.
-# Matmuls and attention over fewer tokens leave their tiles unfilled, so a search goes no further.
+# No published run with context parallelism has fewer tokens of a sequence on a chip. A search does
+# not try fewer either, as matmuls and attention would leave parts of their tiles empty.
 MIN_TOKENS_PER_CHIP = 1024
 
 
-def worth_cutting(seq: int, context: int) -> bool:
-    """Whether a search shards sequences of `seq` tokens over `context` chips."""
+def worth_sharding(seq: int, context: int) -> bool:
+    """Whether a search tries to shard sequences of `seq` tokens over `context` chips."""
     return context == 1 or seq >= context * MIN_TOKENS_PER_CHIP
 
 
@@ -24,9 +24,11 @@ def divisors(n: int) -> list[int]:
 
 
 def tensor_widths(config: ModelConfig) -> dict[str, int]:
-    """Widths that tensor parallelism shards: greatest common divisors over all layers, by name.
+    """Name -> width of the model that the `tensor` axis must divide, as Megatron shards it.
 
-    Each chip holds whole groups of a Mamba block (Megatron Core's MambaMixer asserts it).
+    A width that differs between layers counts as the greatest common divisor over the layers. The
+    groups of a Mamba block are among the widths because each chip holds whole groups (Megatron
+    Core's MambaMixer asserts it).
     """
     heads = [attention.n_heads for attention, _ in config.attentions]
     heads += [mamba.n_heads for mamba, _ in config.mambas]
@@ -41,19 +43,19 @@ def tensor_widths(config: ModelConfig) -> dict[str, int]:
 
 
 def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
-    """Whether each chip holds whole key/value heads, or whole chips share each head."""
+    """Whether `tensor` chips hold the same number of KV heads each, or share each head equally."""
     heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
     return all(k % tensor == 0 or tensor % k == 0 for k in heads)
 
 
 def n_experts(config: ModelConfig) -> int:
-    """Experts to shard over chips: the greatest common divisor over all layers, or 1."""
+    """Number of routed experts, or its greatest common divisor over the layers; 1 if dense."""
     routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
     return math.gcd(*routed) if routed else 1
 
 
 def tensor_problems(config: ModelConfig, tensor: int) -> list[str]:
-    """The widths and heads that `tensor` shards do not divide, with sizes that do."""
+    """Messages about the widths and heads that `tensor` does not divide, with sizes that do."""
     widths = tensor_widths(config)
     uneven = []
     for name, width in widths.items():
@@ -68,7 +70,7 @@ def tensor_problems(config: ModelConfig, tensor: int) -> list[str]:
 
 
 def expert_problems(config: ModelConfig, expert: int) -> list[str]:
-    """Why the experts do not divide over `expert` chips, with sizes that do."""
+    """Messages about a number of experts that `expert` does not divide, with sizes that do."""
     experts = n_experts(config)
     if experts % expert == 0:
         return []

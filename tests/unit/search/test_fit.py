@@ -7,7 +7,7 @@ import pytest
 from shardwise.errors import DoesNotFit, UnknownFigure
 from shardwise.hardware import parse_chip, parse_system
 from shardwise.models import count, load, names
-from shardwise.search.fit import fit, sizes
+from shardwise.search.fit import fit, machine_sizes
 from shardwise.units import GiB
 from shardwise.workload import Serve, Train
 
@@ -55,7 +55,7 @@ def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
     card = parse_chip(chip)
     for name in ("llama3-8b", "llama3-70b", "mixtral-8x22b"):
         found = fit(load(name), card, job)
-        smaller = [n for _, n in sizes(card) if n < found.n_chips]
+        smaller = [n for _, n in machine_sizes(card) if n < found.n_chips]
         assert all(n * card.hbm_bytes < found.held_bytes for n in smaller)
         assert found.held_bytes <= found.hbm_bytes == found.n_chips * card.hbm_bytes
         assert parse_system(found.system).n_chips == found.n_chips
@@ -63,7 +63,7 @@ def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
 
 @pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "h100", "gb200", "a100"])
 def test_sizes_ascend_and_exist(chip: str) -> None:
-    found = list(sizes(parse_chip(chip)))
+    found = list(machine_sizes(parse_chip(chip)))
     counts = [n for _, n in found]
     assert counts == sorted(counts)
     assert len({name for name, _ in found}) == len(found)

@@ -33,7 +33,7 @@ def smallest_slice(given: Given) -> Answer:
     )
     total_bytes = kv_bytes + given["params"]
     v5e = chip("v5e", hbm__capacity=given["hbm_bytes"])
-    slices = (n for _, n in fit.sizes(v5e) if n * given["hbm_bytes"] >= total_bytes)
+    slices = (n for _, n in fit.machine_sizes(v5e) if n * given["hbm_bytes"] >= total_bytes)
     return {
         "kv": kv_bytes,
         "total": total_bytes,

@@ -15,7 +15,7 @@ from shardwise.cli.options import argument
 from shardwise.errors import DoesNotFit
 from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
-from shardwise.search.fit import sizes
+from shardwise.search.fit import machine_sizes
 from shardwise.workload import OPTIMIZER_MOMENTS, weight_dtype_for
 
 Job = sw.Train | sw.Serve
@@ -140,7 +140,7 @@ def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:
 
 def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int]:
     """Name and chips of the smallest machine that holds the job, or else of the largest machine."""
-    return _holder(config, chip, job) or list(sizes(chip))[-1]
+    return _holder(config, chip, job) or list(machine_sizes(chip))[-1]
 
 
 def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] | None:

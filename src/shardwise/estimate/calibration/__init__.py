@@ -1,8 +1,8 @@
-"""Calibration: achieved shares of each chip's peaks, as a few named, sourced, dated values.
+"""Calibration: shares of a chip's peak rates that training achieves, with sources and dates.
 
-One TOML file per chip; `like = "h100"` takes the values of another chip. A chip without a file is
-taken at its peaks (`PEAK`). `bench/calibrate.py` fits the values on one half of the published runs
-and tests them on the other; no value belongs to a single model or run.
+There is one TOML file per chip; `like = "h100"` uses the values of another chip. A chip without a
+file is estimated at its peak rates (`PEAK`). `bench/calibrate.py` fits the values on one half of
+the published runs and tests them on the other; no value is specific to a single model or run.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from typing import Any
 
 from shardwise.arrays import Num
 
-# dtype -> the next wider one, whose share is used where a chip's file has none.
+# dtype -> the next wider dtype, whose share is used if a chip's file has none for this dtype.
 WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Achieved shares of one chip's peaks in training, and its overheads.
+    """Shares of one chip's peak rates that training achieves, and its overheads.
 
     Args:
-        name: the chip whose file it is, or "peak".
+        name: the chip whose file holds the values, or "peak".
         as_of: date of the values.
-        source: data that they were fitted to.
+        source: data to which the values were fitted.
         matmuls: dtype -> share of the dense peak that a training step's matmuls achieve.
         attention: share of the 16-bit peak that tiled causal attention achieves.
-        scan: the same for the matmuls of an SSM scan, whose kernels wait for memory and for each
-            other (PyTorch blog, Accelerating Mamba2 with Kernel Fusion); None for `attention`.
+        scan: share of the 16-bit peak that the matmuls of an SSM scan achieve, whose kernels wait
+            for memory and for each other (PyTorch blog, Accelerating Mamba2 with Kernel Fusion);
+            None to use `attention`.
         grouped: rate of the routed experts' matmuls relative to a plain matmul.
         hbm: share of the HBM bandwidth that element-wise work achieves.
-        links: share of the link rates that collectives achieve inside a node or on a torus.
-        network: the same between nodes or slices.
-        contention: share of an overlapped collective's time by which it slows the compute: it needs
-            SMs, HBM and power.
+        links: share of the link bandwidth that collectives achieve inside a node or on a torus.
+        network: share of the link bandwidth that collectives achieve between nodes or slices.
+        contention: compute time added by an overlapped collective, as a share of the collective's
+            time: it uses SMs, HBM and power.
         kernel_s: seconds to launch one kernel.
         expert_s: host seconds to launch the matmul of one expert.
         collective_s: seconds to start one collective.
-        spread: four of five predictions of held-out runs were within a factor 1 + spread of the
-            measurement; 1 where nothing was compared.
+        spread: 80 % of the predictions for held-out runs were within a factor of 1 + spread of the
+            measurement; 1 if no run was compared.
     """
 
     name: str = "peak"
@@ -67,12 +68,16 @@ class Calibration:
         return self.attention if self.scan is None else self.scan
 
     def matmul(self, dtype: str) -> float:
-        """Share of the peak at a dtype, or at the next wider one that is known."""
+        """Share of the dense peak that matmuls in a dtype achieve; see `matmul_efficiency`."""
         return matmul_efficiency(self.matmuls, dtype)
 
 
 def matmul_efficiency(shares: Mapping[str, float], dtype: str) -> float:
-    """Share of the peak at a dtype, or at the next wider one that `shares` has; 1 without any."""
+    """Share of the peak for a dtype, or for the next wider dtype in `shares`; 1 if none is in it.
+
+    Args:
+        shares: dtype -> share of the dense peak.
+    """
     while dtype not in shares and dtype in WIDER:
         dtype = WIDER[dtype]
     return shares.get(dtype, 1.0)
@@ -83,7 +88,7 @@ PEAK = Calibration()
 
 @functools.cache
 def calibration(chip: str) -> Calibration:
-    """Calibration of a chip, or `PEAK` where it has no file."""
+    """Calibration of a chip, or `PEAK` if it has no file."""
     file = files(__package__) / f"{chip}.toml"
     if not file.is_file():
         return PEAK

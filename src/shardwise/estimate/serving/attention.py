@@ -1,7 +1,8 @@
-"""Attention and SSM scans of a forward pass: reads of the KV cache, query-key products. Book §7.
+"""Time of attention and SSM scans in a forward pass of an inference engine. Book §7.
 
-Keys and values are sharded by KV heads over `tensor`. Where `tensor` is larger than the number of
-KV heads, the cache is replicated, or sharded over the batch or the sequence (`ServeForm.kv`).
+Keys and values are sharded by KV heads over the mesh axis `tensor`. If `tensor` is larger than the
+number of KV heads, `ServeForm.kv` says whether the cache is also replicated ("copied") or sharded
+over the batch or the sequence.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from shardwise.models import Attention, Mamba
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving_layout import ServeForm
 
-STATE_BYTES = 4.0  # SSM states are kept in fp32 (state-spaces/mamba, `states_in_fp32`)
+# SSM states are kept in fp32 (state-spaces/mamba, `states_in_fp32`).
+STATE_ELEMENT_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTime:
-    """Seconds of attention and of SSM scans in one pass through all layers.
+    """Seconds of attention and SSM scans in one pass through all layers.
 
     Args:
-        decode_s: of decoding sequences: the larger of the time to read the KV cache and that of the
-            attention matmuls.
-        prefill_s: of prompts: scores from queries and keys, and their products with values.
+        decode_s: seconds for the decoding sequences. Attention takes the larger of the time to read
+            the KV cache and the time of its matmuls.
+        prefill_s: seconds for the prompts: the two matmuls of causal attention, and SSM scans.
     """
 
     decode_s: Num
@@ -39,7 +41,7 @@ class AttentionTime:
 
 
 def attention_time(engine: PricedEngine, load: Load) -> AttentionTime:
-    """Seconds of attention and SSM scans in all layers."""
+    """Compute the time of attention and SSM scans in all layers of one pass."""
     decode_s: Num = 0.0
     prefill_s: Num = 0.0
     for attention, n_layers in engine.config.attentions:
@@ -52,9 +54,9 @@ def attention_time(engine: PricedEngine, load: Load) -> AttentionTime:
 
 
 def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Attention of one engine, with the time of decode on HBM and that of prefill on FLOPs.
+    """Items for attention and SSM scans of one engine, which has one layout, not arrays of them.
 
-    Only for one layout, not for arrays of layouts.
+    The whole time of decode is attributed to HBM reads, that of prefill to FLOPs.
     """
     rates = engine.rates
     time = attention_time(engine, load)
@@ -84,9 +86,10 @@ def attention_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
 
 
 def visible_keys(attention: Attention, context: Num) -> Num:
-    """Keys that the next token of a sequence attends to.
+    """Number of keys that the next token of a sequence of `context` tokens attends to.
 
-    At most the window of sliding-window attention; half a chunk on average in chunked attention.
+    It is at most the window in sliding-window attention, and half a chunk on average in chunked
+    attention.
     """
     if attention.window is None:
         return context
@@ -96,7 +99,7 @@ def visible_keys(attention: Attention, context: Num) -> Num:
 
 
 def kv_shards(attention: Attention, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
-    """Number of shards of one layer's KV cache over the chips of a pipeline stage."""
+    """Number of distinct shards of one layer's KV cache among the chips of a pipeline stage."""
     tensor_shards = mesh["tensor"]
     if form.kv == "copied":
         tensor_shards = minimum(tensor_shards, 1 if attention.mla else attention.n_kv_heads)
@@ -114,16 +117,17 @@ def _decode_attention_s(attention: Attention, engine: PricedEngine, load: Load) 
 
 
 def _decode_flops(attention: Attention, engine: PricedEngine, load: Load) -> Num:
-    """FLOPs of one chip for the decoding sequences in one layer."""
+    """FLOPs of attention on one chip for the decoding sequences in one layer."""
     n_keys = load.n_decoding * visible_keys(attention, load.mean_context)
-    width = attention.d_head + attention.d_head_v
-    if attention.mla:
-        width = 2 * attention.mla.kv_lora_rank + attention.mla.d_rope
+    # Contracted dim of the scores plus output dim of their product with the values, per head.
+    head_dims = attention.d_head + attention.d_head_v
+    if attention.mla:  # decodes with the latent keys and values that it caches
+        head_dims = 2 * attention.mla.kv_lora_rank + attention.mla.d_rope
     head_shards = engine.mesh["tensor"]
     if engine.layout.kv == "copied":
         head_shards = minimum(head_shards, attention.n_heads)
     shards = head_shards * batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
-    return 2 * load.tokens_per_sequence * n_keys * attention.n_heads * width / shards
+    return 2 * load.tokens_per_sequence * n_keys * attention.n_heads * head_dims / shards
 
 
 def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load) -> Num:
@@ -140,8 +144,8 @@ def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load)
 
 
 def _head_dim_efficiency(attention: Attention, rates: ServeRates) -> float:
-    """Rate of attention at this head dim relative to head dim 128."""
-    flops_per_clock = sm_flops_per_clock(rates.chip, rates.wide_dtype)
+    """FLOP/s of attention at this head dim, relative to head dim 128; 1 at ideal rates."""
+    flops_per_clock = sm_flops_per_clock(rates.chip, rates.half_precision_dtype)
     if rates.ideal or not flops_per_clock:
         return 1.0
     return float(head_dim_efficiency(attention.d_head, flops_per_clock))
@@ -149,7 +153,7 @@ def _head_dim_efficiency(attention: Attention, rates: ServeRates) -> float:
 
 def _decode_scan_s(mamba: Mamba, engine: PricedEngine, load: Load) -> Num:
     """Seconds to read and write the SSM states of decoding sequences in one layer."""
-    n_bytes = 2 * load.n_decoding * state_elements(mamba) * STATE_BYTES
+    n_bytes = 2 * load.n_decoding * state_elements(mamba) * STATE_ELEMENT_BYTES
     shards = engine.mesh["tensor"] * batch_shards(engine.layout, engine.mesh)
     return n_bytes / shards / engine.rates.hbm_bytes_per_s
 

@@ -1,4 +1,4 @@
-"""Rates that a chip achieves in serving, and the price of one matmul at them."""
+"""Rates that a chip achieves in serving, and the time of one matmul at these rates."""
 
 from __future__ import annotations
 
@@ -23,20 +23,25 @@ from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
-HEAD_BYTES = 2.0  # per parameter of the unembedding: it stays in 16 bits
-ROW_TILE = 16  # rows of the smallest tile: M of mma.m16n8k16; wgmma takes few rows as its columns
+HEAD_BYTES = 2.0  # bytes per parameter of the unembedding, which stays in 16 bits
+# Rows of the smallest tile: M of mma.m16n8k16. Kernels with wgmma transpose a matmul with few rows,
+# so that they become its columns.
+ROW_TILE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRates:
-    """Rates of a chip for one job on one engine; at `AT_PEAK` and `IDEAL` the bare roofline.
+    """Rates of a chip for one job on one engine.
+
+    The defaults `AT_PEAK` and `IDEAL` give the pure roofline.
 
     Args:
         chip: the accelerator.
         job: dtypes of weights, KV cache and compute.
-        efficiency: achieved shares of the chip's peaks.
+        efficiency: shares of the chip's peak rates that it achieves.
         overhead: time that the engine's software adds.
-        parameter_bytes: mean bytes per parameter of a mixed format; None for `job.weights`.
+        parameter_bytes: mean bytes per parameter of a mixed format; None for those of the dtype
+            `job.weights`.
     """
 
     chip: Chip
@@ -47,44 +52,47 @@ class ServeRates:
 
     @property
     def ideal(self) -> bool:
-        """Whether these are the rates of the bare roofline."""
+        """Whether these are the rates of the pure roofline."""
         return self.overhead is IDEAL
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes per parameter."""
+        """Mean bytes per parameter."""
         return self.parameter_bytes or units.bytes_per_element(self.job.weights)
 
     @property
     def hbm_bytes_per_s(self) -> float:
-        """Achieved bandwidth of reading weights and KV cache."""
+        """Achieved HBM bandwidth when reading weights and KV cache, bytes per second."""
         achieved = self.chip.need("hbm_bytes_per_s") * self.efficiency.stream
         return min(achieved, self.overhead.max_read_bytes_per_s or achieved)
 
     @property
     def attention_flops_per_s(self) -> float:
         """Achieved FLOP/s of attention over prompts, in 16 bits."""
-        return self.chip.peak(self.wide_dtype) * self.efficiency.attention
+        return self.chip.peak(self.half_precision_dtype) * self.efficiency.attention
 
     @property
     def dequantizes(self) -> bool:
-        """Whether matmuls widen sub-byte weights inside, with kernels written for Ampere.
+        """Whether matmuls convert sub-byte weights to 16 bits inside the kernel.
 
-        Marlin (arXiv 2408.11743), which vLLM and SGLang use for 4-bit weights with 16-bit
-        arithmetic on any GPU.
+        Such kernels are written for Ampere: Marlin (arXiv 2408.11743), which vLLM and SGLang use
+        for 4-bit weights with 16-bit arithmetic on any GPU.
         """
         sub_byte = units.bytes_per_element(self.job.weights) < 1
-        return sub_byte and self.dtype(head=False) == self.wide_dtype and not self.ideal
+        return sub_byte and self.dtype(head=False) == self.half_precision_dtype and not self.ideal
 
     @property
-    def wide_dtype(self) -> str:
-        """The 16-bit dtype of the chip."""
+    def half_precision_dtype(self) -> str:
+        """The chip's dtype for 16-bit matmuls: bf16, or fp16 on chips without bf16."""
         return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
     def dtype(self, *, head: bool) -> str:
-        """Dtype of a matmul: 16 bits for unembeddings and where the chip lacks `job.compute`."""
+        """Dtype of a matmul: `job.compute`, or 16 bits.
+
+        16 bits are for the unembedding (`head`) and for chips that do not support `job.compute`.
+        """
         if head or self.job.compute not in self.chip.peak_flops_per_s:
-            return self.wide_dtype
+            return self.half_precision_dtype
         return self.job.compute
 
     def matmul(
@@ -97,12 +105,13 @@ class ServeRates:
         groups: Num = 1.0,
         head: bool = False,
     ) -> PricedItem:
-        """Price all `count` occurrences of a matmul.
+        """Price all occurrences of a matmul of the program in one pass.
 
         Args:
-            rows: tokens of the pass; the count is 0 where there are none.
-            weight_elements: elements of the weight that one occurrence reads.
-            groups: experts on the chip whose matmuls run as one grouped matmul.
+            rows: tokens of the pass; with 0 tokens the matmul does not occur.
+            mesh: mesh role -> chips.
+            weight_elements: elements of the weight that one occurrence reads on a chip.
+            groups: number of experts on the chip whose matmuls run as one grouped matmul.
             head: whether it is the unembedding, whose weights stay in 16 bits.
         """
         local = matmul.program.local
@@ -117,7 +126,7 @@ class ServeRates:
         achieved = self.efficiency.matmul(dtype) * tiling
         if matmul.program.einsum.chosen:
             achieved = achieved * self.efficiency.grouped
-        flops_per_clock = sm_flops_per_clock(self.chip, self.wide_dtype)
+        flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
         if self.dequantizes and not head and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
         count = where(rows > 0, matmul.count, 0)
@@ -140,7 +149,7 @@ class ServeRates:
         dtype: str,
         groups: Num,
     ) -> Num:
-        """Share of the achievable rate that remains in whole tiles on all SMs."""
+        """Rate of the local matmul in whole tiles and waves of tiles, relative to its best rate."""
         n_sms = sm_count(self.chip)
         if self.ideal or not n_sms:
             return 1.0
@@ -154,9 +163,10 @@ class ServeRates:
             m = m * sizes.get("R", 1) / groups
         columns = [dim for dim in local.output.names if dim in local.right.names and dim != "E"]
         n = math.prod(local_sizes[dim] for dim in columns)
-        m = maximum(m, 1e-6)  # a pass may have no rows for the unembedding
+        m = maximum(m, 1e-6)  # avoids 0 / 0: a pass may have no rows for the unembedding
         k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
         depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
-        # Few rows: tiles are cut thinner and the sum is split over SMs, down to one row of tiles.
+        # With few rows, kernels use thinner tiles and split the contraction over SMs, so that only
+        # the empty rows of the smallest tile are lost.
         row_fill = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
         return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, n_sms, groups) * depth)

@@ -1,7 +1,7 @@
-"""Shares of their peaks that chips achieve in serving: `[serving]` in the calibration files.
+"""Shares of a chip's peak rates that serving achieves: `[serving]` in the calibration files.
 
 `bench/calibrate_serving.py` fits the values on one half of the published measurements and tests
-them on the other; no value belongs to a single model or measurement.
+them on the other; no value is specific to a single model or measurement.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Any
 from shardwise.estimate import calibration
 from shardwise.estimate.calibration import matmul_efficiency
 
-# Chips whose values are used for other chips of their kind, which have no table.
+# Kind of chip -> the chip whose values are used for chips of this kind without a `[serving]` table.
 REFERENCE_CHIPS = {"tpu": "v5p", "gpu": "h100"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEfficiency:
-    """Achieved shares of one chip's peaks in serving, and its overheads.
+    """Shares of one chip's peak rates that serving achieves, and its overheads.
 
     Args:
-        name: the chip whose table it is, or "peak".
+        name: the chip whose table holds the values, or "peak".
         as_of: date of the values.
-        source: data that they were fitted to.
+        source: data to which the values were fitted.
         matmuls: dtype -> share of the dense peak that large matmuls achieve.
         attention: share of the 16-bit peak that attention over prompts achieves.
         grouped: rate of the routed experts' matmuls relative to a plain matmul.
         stream: share of the HBM bandwidth that reading weights and KV cache achieves.
-        network: share of the link rates that collectives achieve.
-        kernel_s: seconds between the end of one kernel's work and the start of the next one's.
-        routed_s: seconds of a routed layer outside its matmuls and kernels: top-k, sorting and
-            gathering tokens where the hardware has no fast way to.
+        network: share of the link bandwidth that collectives achieve.
+        kernel_s: idle seconds between one kernel and the next.
+        routed_s: seconds per routed layer for top-k, sorting and gathering of tokens on hardware
+            that is slow at them; they come on top of matmuls and `kernel_s`.
         message_s: seconds of a collective that do not depend on its bytes.
-        spread: four of five predictions of held-out measurements were within a factor 1 + spread;
-            1 where nothing was compared.
+        spread: 80 % of the predictions for held-out measurements were within a factor of
+            1 + spread; 1 if no measurement was compared.
     """
 
     name: str = "peak"
@@ -55,7 +55,7 @@ class ServingEfficiency:
     spread: float = 1.0
 
     def matmul(self, dtype: str) -> float:
-        """Share of the peak at a dtype, or at the next wider one that is known."""
+        """Share of the dense peak that matmuls in a dtype achieve; see `matmul_efficiency`."""
         return matmul_efficiency(self.matmuls, dtype)
 
 
@@ -64,9 +64,13 @@ AT_PEAK = ServingEfficiency()
 
 @functools.cache
 def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
-    """Efficiency of a chip, or of the reference chip of its kind; `AT_PEAK` if there is neither.
+    """Efficiency of a chip, or of the reference chip of its kind; `AT_PEAK` if neither has values.
 
-    Matmuls, attention and links have the values of training unless `[serving]` overrides them.
+    Matmuls, attention and links use the values of training unless `[serving]` overrides them.
+
+    Args:
+        chip: name of the chip.
+        kind: "tpu", "gpu" or another kind of chip.
     """
     for name in (chip, REFERENCE_CHIPS.get(kind, "")):
         data = _calibration_file(name)
@@ -84,8 +88,8 @@ def _calibration_file(chip: str) -> dict[str, Any]:
 
 
 def _training_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of training that apply to serving too."""
+    """Field of `ServingEfficiency` -> the value of training that applies to serving too."""
     if "like" in data:
         data = _calibration_file(data["like"])
-    renamed = {"matmuls": "matmuls", "attention": "attention", "links": "network"}
-    return {field: data[key] for key, field in renamed.items() if key in data}
+    field_of_key = {"matmuls": "matmuls", "attention": "attention", "links": "network"}
+    return {field: data[key] for key, field in field_of_key.items() if key in data}

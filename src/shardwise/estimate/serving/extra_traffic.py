@@ -1,6 +1,7 @@
-"""Collectives of a forward pass outside the sharding algebra. Book §7.
+"""Collectives of a forward pass that the sharding algebra does not derive. Book §7.
 
-KV exchange in attention, dispatch and combine of experts, sends between pipeline stages.
+These are the exchanges of attention, dispatch and combine of experts, and sends between pipeline
+stages.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from shardwise.models import Attention, Moe
 from shardwise.models.count import kv_elements
 from shardwise.strategy.serving_layout import ServeForm
 
-WIRE_BYTES = 2.0  # per element of queries, outputs, keys of prompts and the residual
+WIRE_BYTES = 2.0  # bytes per element of all activations that are sent
 
 
 def batch_shards(form: ServeForm, mesh: Mapping[str, Num]) -> Num:
-    """Number of shards of an engine's batch in attention."""
+    """Number of shards into which attention splits an engine's batch."""
     if form.weights == "gathered":
         return mesh["expert"] * mesh["fsdp"]
     return mesh["expert"]
 
 
 def local_rows(form: ServeForm, mesh: Mapping[str, Num], rows: Num) -> Num:
-    """Tokens of a pass on the fullest chip."""
+    """Tokens of a pass that the fullest chip computes, out of `rows` in the engine."""
     return ceil_div(rows, batch_shards(form, mesh) * mesh["context"])
 
 
 def extra_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Collectives of one pass through all layers; `count` may be 0."""
+    """Priced collectives of one pass through all layers; those that do not occur have count 0."""
     config = engine.config
     for attention, n_layers in config.attentions:
         yield from _attention_traffic(engine, attention, n_layers, load)
@@ -54,9 +55,11 @@ def _attention_traffic(
 ) -> Iterator[PricedItem]:
     """Collectives of attention in `n_layers` layers.
 
-    Where the cache is sharded over the batch, queries go to the chips that hold it and results come
-    back. Where it is sharded over the sequence, keys of prompts are gathered and partial results of
-    decoded tokens are summed.
+    - `attn.exchange`: with a KV cache sharded over the batch, AllToAlls send queries to the chips
+      that hold the cache and results back. With a cache sharded over the sequence, an AllReduce
+      adds partial results.
+    - `attn.keys`: with `context` parallelism, an AllGather of the keys and values of prompts.
+    - `attn.join`: with `context` parallelism, an AllReduce of partial results of decoded tokens.
     """
     form = engine.layout
     mesh = engine.mesh
@@ -101,9 +104,10 @@ def _attention_traffic(
 
 
 def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Dispatch and combine of each routed layer, an AllToAll each.
+    """AllToAlls of each routed layer: one to dispatch tokens, one to combine the results.
 
-    A token is sent once to each chip that has experts of it; every chip of `tensor` has the token.
+    A token is sent once to each chip that has some of its experts. The chips of `tensor` hold the
+    same tokens, and each sends all of them over its `expert` axis.
     """
     config = engine.config
     mesh = engine.mesh
@@ -114,13 +118,13 @@ def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
             continue
         elements = local_rows(engine.layout, mesh, load.rows) * (moe.d_latent or config.d_model)
         destinations = places_hit(mesh["expert"], moe.experts_per_token)
-        for name, what in exchanges:
+        for name, description in exchanges:
             yield engine.collective(
                 name=name,
                 kind="all_to_all",
                 role="expert",
                 axes=("expert",),
-                description=what,
+                description=description,
                 count=group.count,
                 joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
             )

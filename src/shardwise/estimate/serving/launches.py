@@ -1,4 +1,4 @@
-"""Kernel launches of an engine in one pass, and bytes of its element-wise kernels."""
+"""Number of kernels that an engine launches in one pass, and bytes of its element-wise kernels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from shardwise.estimate.elementwise import elementwise_widths
 from shardwise.estimate.serving.load import Load
 from shardwise.models import Layer, ModelConfig, Moe
 
-# Kernels of one layer as serving engines fuse them: queries, keys and values are one matmul, so
-# are gate and up; a norm includes the residual sum before it. (vLLM's and SGLang's Llama.)
+# Kernels in each kind of block, fused as in vLLM's and SGLang's Llama: one matmul for queries, keys
+# and values, one for gate and up; a norm includes the residual sum before it.
 ATTENTION = 6  # norm, qkv, rotary and cache write, attention, its reduction, out
 LATENT_ATTENTION = 10  # MLA: norm, downs, latent norms, q up, absorbed k and v, rotary, core, out
 MAMBA = 6  # norm, in, convolution, scan, gated norm, out
@@ -19,7 +19,10 @@ OUTSIDE_LAYERS = 4  # embedding, final norm, unembedding, sampling
 
 
 def kernel_launches(config: ModelConfig, load: Load) -> Num:
-    """Kernels of one pass; attention runs twice in a pass that mixes prefill and decode."""
+    """Number of kernels in one pass.
+
+    A pass with both prompts and decoding sequences runs attention twice in each layer.
+    """
     total = OUTSIDE_LAYERS
     for group in config.groups:
         total += group.count * _layer_kernels(group.layer)
@@ -28,6 +31,7 @@ def kernel_launches(config: ModelConfig, load: Load) -> Num:
 
 
 def _layer_kernels(layer: Layer) -> int:
+    """Number of kernels in one layer."""
     n = 0
     if layer.attention:
         n += LATENT_ATTENTION if layer.attention.mla else ATTENTION
@@ -43,7 +47,13 @@ def _layer_kernels(layer: Layer) -> int:
 
 
 def elementwise_bytes(config: ModelConfig, tensor: Num) -> Num:
-    """Bytes that the element-wise kernels of all layers read and write for one token on a chip."""
+    """Bytes per token that the element-wise kernels of all layers read and write on one chip.
+
+    Activations have 16 bits.
+
+    Args:
+        tensor: number of chips of the mesh role `tensor`.
+    """
     total: Num = 0.0
     for group in config.groups:
         replicated, sharded = elementwise_widths(config, group.layer)

@@ -1,4 +1,4 @@
-"""Work of one forward pass of an engine, in tokens."""
+"""Sequences and tokens that an engine processes in one forward pass."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from shardwise.arrays import Num, maximum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Tokens of one pass of one engine, over all of its chips.
+    """Sequences and tokens of one pass of one engine, in total over its chips.
 
     Args:
-        n_decoding: sequences that decode.
-        kv_tokens: sum of their contexts.
-        tokens_per_sequence: tokens that each of them computes: 1, or 1 + the drafted tokens that
-            speculative decoding verifies.
-        prefill_tokens: tokens of prompts.
-        query_key_pairs: of the prompts: n p + n (n + 1) / 2 for n tokens after p cached ones.
-        n_sampled: tokens that the unembedding computes; None for all tokens that decode.
+        n_decoding: number of decoding sequences.
+        kv_tokens: sum of the context lengths of the decoding sequences.
+        tokens_per_sequence: tokens that the pass computes for each decoding sequence: 1, or with
+            speculative decoding 1 + the drafted tokens that it verifies.
+        prefill_tokens: number of prompt tokens that the pass computes.
+        query_key_pairs: causal query-key pairs of the prompts: for each prompt
+            n p + n (n + 1) / 2, where n tokens are computed after p cached ones.
+        n_sampled: tokens for which the unembedding computes logits; None for all tokens of the
+            decoding sequences.
     """
 
     n_decoding: Num = 0
@@ -30,24 +32,24 @@ class Load:
 
     @property
     def rows(self) -> Num:
-        """Rows of every matmul in the layers."""
+        """Rows of every matmul in the layers: all tokens that the pass computes."""
         return self.n_decoding * self.tokens_per_sequence + self.prefill_tokens
 
     @property
     def head_rows(self) -> Num:
-        """Rows of the unembedding."""
+        """Rows of the unembedding matmul."""
         if self.n_sampled is None:
             return self.n_decoding * self.tokens_per_sequence
         return self.n_sampled
 
     @property
     def mean_context(self) -> Num:
-        """Mean context of a decoding sequence, in tokens."""
+        """Mean context length of the decoding sequences, in tokens."""
         return self.kv_tokens / maximum(self.n_decoding, 1)
 
     @property
     def prefill_length(self) -> Num:
-        """Length of uncached prompts with as many query-key pairs per token."""
+        """Length of an uncached prompt with the same number of query-key pairs per token."""
         return 2 * self.query_key_pairs / maximum(self.prefill_tokens, 1)
 
 
@@ -59,7 +61,7 @@ def decode_load(batch: Num, context: Num, tokens_per_sequence: Num = 1) -> Load:
 
 
 def prefill_load(n: Num, length: Num, cached: Num = 0) -> Load:
-    """Load of `n` whole prompts of `length` tokens, the first `cached` of them in the KV cache."""
+    """Load of a pass over `n` whole prompts of `length` tokens, of which `cached` are cached."""
     fresh = length - cached
     pairs = fresh * cached + fresh * (fresh + 1) / 2
     return Load(prefill_tokens=n * fresh, query_key_pairs=n * pairs, n_sampled=n)

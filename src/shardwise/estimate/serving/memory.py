@@ -1,4 +1,4 @@
-"""Memory of an engine's chips, and the batch that fits. Book §7, §8."""
+"""Memory of an engine's chips, and the largest batch that fits. Book §7, §8."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shardwise import units
 from shardwise.arrays import Num, ceil_div, floor, maximum
 from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
-from shardwise.estimate.serving.attention import STATE_BYTES, kv_shards
+from shardwise.estimate.serving.attention import STATE_ELEMENT_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
@@ -16,12 +16,12 @@ from shardwise.ops.program import weight_elements
 from shardwise.strategy.serving_layout import ServeForm, serve_table
 from shardwise.workload import Serve
 
-# Share of the memory that engines do not use, as a reserve for what they do not count (vLLM and
+# Share of the HBM that engines leave free, in reserve for memory that they do not count (vLLM and
 # SGLang: `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
 UNUSED_SHARE = 0.1
-MAX_PASS_TOKENS = 8192  # rows of the largest pass, vLLM's `max_num_batched_tokens` on large chips
-ACTIVATION_BYTES = 2.0
-LOGIT_BYTES = 4.0
+MAX_PASS_TOKENS = 8192  # tokens of the largest pass: vLLM's `max_num_batched_tokens` on large chips
+ACTIVATION_BYTES = 2.0  # bytes per element
+LOGIT_BYTES = 4.0  # bytes per element
 
 
 def engine_memory(
@@ -34,16 +34,16 @@ def engine_memory(
     *,
     ideal: bool = False,
 ) -> Memory:
-    """Bytes of the fullest chip with `batch` sequences of `job.context` tokens in an engine.
+    """Memory of the fullest chip of an engine that holds `batch` sequences of `job.context` tokens.
 
     Args:
         config: the model.
-        form: layout of the engine.
-        mesh: chips of the engine by role.
-        job: context and dtypes.
-        batch: sequences of the engine.
+        form: how the layout shards weights and KV cache.
+        mesh: mesh role -> chips of the engine.
+        job: context length and dtypes.
+        batch: number of sequences in the engine.
         capacity: HBM of a chip, bytes.
-        ideal: count weights and KV cache only, as the book does.
+        ideal: whether to count only weights and KV cache, as the book does.
     """
     kv_cache = batch * cache_bytes(config, form, mesh, job)
     weights = weights_bytes(config, form, mesh, job)
@@ -69,8 +69,8 @@ def max_batch(
 ) -> Num:
     """Largest number of sequences of `job.context` tokens that fit in one engine.
 
-    0 where the weights do not fit. A cache that is sharded over the batch holds a whole number of
-    sequences per shard. Arguments are those of `engine_memory`.
+    0 if the weights alone do not fit. The result is not rounded to whole sequences per shard of the
+    batch. Arguments are those of `engine_memory`.
     """
     empty = engine_memory(config, form, mesh, job, 0.0, capacity, ideal=ideal)
     available = capacity - empty.total - empty.margin
@@ -81,7 +81,10 @@ def max_batch(
 
 
 def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], job: Serve) -> Num:
-    """Bytes of the weights on a chip of the fullest stage: its layers and an end of the model."""
+    """Bytes of the weights on a chip of the fullest pipeline stage.
+
+    A stage holds its layers, and at an end of the model the embedding or the unembedding.
+    """
     rules = serve_table(form)
 
     def local_elements(weight: Weight) -> Num:
@@ -96,7 +99,7 @@ def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num],
             layers = layers + group.count * elements
     stage_share = ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
     outer = [local_elements(weight) for weight in outer_weights(config)]
-    # A pipeline has the embedding and the head on different stages, a single stage has both.
+    # In a pipeline, embedding and unembedding are on different stages; a single stage has both.
     larger = maximum(0.0, 0.0, *outer)
     embedding_and_head = larger + (sum(outer) - larger) * (mesh["pipe"] == 1)
     total = layers * stage_share + embedding_and_head
@@ -104,9 +107,10 @@ def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num],
 
 
 def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], job: Serve) -> Num:
-    """Bytes of one sequence's KV cache and SSM states on a chip of the fullest stage.
+    """Mean bytes that each sequence's KV cache and SSM states take on a chip of the fullest stage.
 
-    Divided by the number of shards of the batch.
+    The mean is over all sequences of the engine: where the batch is sharded, a chip holds only some
+    of them.
     """
     kv_bytes = units.bytes_per_element(job.kv)
     total = 0.0
@@ -114,13 +118,13 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
         n_keys = min(attention.window or job.context, job.context)
         elements = n_layers * kv_elements(attention) * float(n_keys)
         total = total + kv_bytes * elements / kv_shards(attention, form, mesh)
-    states = STATE_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
+    states = STATE_ELEMENT_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
     total = total + states / (mesh["tensor"] * batch_shards(form, mesh))
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
 
 
 def _activation_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
-    """Activations of the largest pass, which live for one layer."""
+    """Bytes of activations on one chip in the largest pass; they live for one layer only."""
     rows = MAX_PASS_TOKENS / (batch_shards(form, mesh) * mesh["context"])
     d_ff = config.d_ff
     if config.moe:
@@ -131,5 +135,5 @@ def _activation_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, N
 
 
 def _logit_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
-    """Logits of one sequence."""
+    """Mean bytes of logits on one chip for each sequence of the engine."""
     return LOGIT_BYTES * config.vocab / (mesh["tensor"] * batch_shards(form, mesh))

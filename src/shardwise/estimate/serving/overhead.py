@@ -1,4 +1,4 @@
-"""Overhead that serving software adds to the work of the chips, by the engine's name."""
+"""Time that serving software adds to the work of the chips, by name of the software."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ class EngineOverhead:
     """Time that an engine's software adds, and how it schedules prefill and decode.
 
     Args:
-        name: of the engine, as published runs call it.
-        request_s: seconds of a request in the server outside the engine: parsing, tokenising,
-            sending the first token.
-        pass_s: seconds of host work between two passes during which the chips are idle.
-        sequence_s: the same for each sequence of a pass: sampling, detokenising, bookkeeping.
+        name: name of the software, as published runs call it.
+        request_s: seconds that the server spends on a request outside the engine: parsing,
+            tokenizing, sending the first token.
+        pass_s: seconds of host work between two passes, during which the chips are idle.
+        sequence_s: seconds of such host work for each sequence of a pass: sampling, detokenizing,
+            bookkeeping.
         message_s: seconds added to each collective.
-        hop_s: seconds added to each collective for every chip beyond the first: rings of NCCL,
-            not kernels that read all peers at once.
-        max_read_bytes_per_s: limit of the kernels' read bandwidth, however fast the memory: too few
-            loads are in flight. None for no known limit.
+        hop_s: seconds added to each collective for every chip beyond the first: for NCCL's rings,
+            not for kernels that read all peers at once.
+        max_read_bytes_per_s: bandwidth that the kernels' reads do not exceed on any memory, because
+            they keep too few loads in flight. None if no limit is known.
         chunked_prefill: whether chunks of prompts run in the same pass as decoding; otherwise
-            prefill has passes of its own, before decoding.
-        max_tokens: largest number of tokens of one pass.
-        overlaps: whether collectives run during matmuls (XLA's asynchronous ones on TPUs).
+            prefill runs in separate passes, before decoding.
+        max_tokens: largest number of tokens in one pass.
+        overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
     """
 
     name: str
@@ -39,7 +40,7 @@ class EngineOverhead:
 
 
 IDEAL = EngineOverhead(name="ideal")
-# Times are fitted by `bench/calibrate_serving.py`; scheduling is from the engines' documents.
+# Times are fitted by `bench/calibrate_serving.py`; scheduling is from the engines' documentation.
 DEFAULT_OVERHEAD = EngineOverhead(name="usual", request_s=0.03, pass_s=0.0002, sequence_s=5e-06)
 ENGINES = {
     engine.name: engine
@@ -65,7 +66,10 @@ ENGINES = {
 
 
 def engine_overhead(framework: str) -> EngineOverhead:
-    """Overhead of a framework and version, or `DEFAULT_OVERHEAD` where the name is unknown.
+    """Overhead of a serving framework, or `DEFAULT_OVERHEAD` if its name is unknown.
+
+    Args:
+        framework: name, with or without a version.
 
     >>> engine_overhead("TensorRT-LLM 1.0 (PyTorch backend)").name
     'TensorRT-LLM'

@@ -1,8 +1,8 @@
 """Lookup table of an engine's pass times, for simulations that need millions of them.
 
-`pass_time` is a sum of parts that depend on one number each: matmuls, element-wise steps and
-collectives on the rows of the pass, decode attention on the mean context, prefill attention on the
-mean prompt length. Each part is evaluated once on a grid and interpolated.
+`pass_time` is a sum of terms that depend on one number each: matmuls, element-wise steps and
+collectives on the tokens of the pass, decode attention on the mean context length, prefill
+attention on the mean prompt length. Each term is evaluated once on a grid and then interpolated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
 
-# (end, step) of the grid's segments: whole tiles of 128 rows are points, as the rate changes there.
+# (end, step) of the grid's segments. Multiples of 128 rows, the side of a tile, are grid points
+# because the time jumps there.
 GRID = ((64, 1), (1024, 16), (16384, 128))
-GROWTH = 1.1  # ratio of the points beyond the last segment
+GROWTH = 1.1  # ratio of neighboring points beyond the last segment
 
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """A function that is linear between the points of a grid, and beyond its ends."""
+    """A piecewise linear function: `values` at `points`, extrapolated beyond both ends."""
 
     points: tuple[float, ...]
     values: tuple[float, ...]
@@ -38,13 +39,14 @@ class Interpolation:
 
 
 class PassTable:
-    """Pass times of one engine.
+    """Lookup table of one engine's pass times.
 
     Args:
-        engine: engine with one layout.
-        max_rows: rows of the largest pass.
+        engine: an engine with one layout, not arrays of layouts.
+        max_rows: tokens of the largest pass.
         max_context: tokens of the longest context.
-        tokens_per_sequence: tokens that a sequence computes in a decoding pass: 1 + drafted ones.
+        tokens_per_sequence: tokens that a decoding pass computes for each sequence: 1 + the
+            drafted tokens of speculative decoding.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class PassTable:
         rows = np.array(_grid(max_rows))
         contexts = np.array(_grid(max_context))
         layers = engine.pass_time(Load(n_decoding=rows, n_sampled=0 * rows))
-        # Gaps between kernels and the host's time for each sequence are added in `pass_s`.
+        # The host's time is subtracted here; `pass_s` adds it for the sequences of a pass.
         self.rows_s = _interpolation(rows, layers.step_s - layers.host)
         head = engine.pass_time(Load(n_decoding=rows, n_sampled=rows)).head
         self.head_s = _interpolation(rows, head)
@@ -79,13 +81,13 @@ class PassTable:
     def pass_s(
         self, n_decoding: float, kv_tokens: float, prefill_tokens: float, query_key_pairs: float
     ) -> float:
-        """Seconds of a pass; of a pipeline with a batch on each stage, of all of them.
+        """Seconds of one pass; in a pipeline, of the batches on all stages together.
 
         Args:
-            n_decoding: sequences that decode.
-            kv_tokens: sum of their contexts.
-            prefill_tokens: tokens of prompts.
-            query_key_pairs: of the prompts.
+            n_decoding: number of decoding sequences.
+            kv_tokens: sum of the context lengths of the decoding sequences.
+            prefill_tokens: number of prompt tokens that the pass computes.
+            query_key_pairs: causal query-key pairs of the prompts, as in `Load`.
         """
         sequences = n_decoding / self.stages
         rows = sequences * self.tokens_per_sequence
@@ -102,7 +104,7 @@ class PassTable:
 
 
 def _grid(end: int) -> list[float]:
-    """Points from 1 to at least `end`, two or more."""
+    """Grid points from 1 to `end` or just beyond; at least two points."""
     points = [1.0]
     for segment_end, step in GRID:
         while points[-1] < min(segment_end, end):

@@ -1,4 +1,4 @@
-"""Time of one forward pass of an engine, and what it is spent on. Book §7."""
+"""Time of one forward pass of an engine, in total and by activity. Book §7."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ACTIVATION_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTime:
-    """Seconds of one pass by what spends them; `step_s` is the expected time.
+    """Seconds of one pass by activity; `step_s` is the expected total.
 
     Args:
-        matmuls: of the layers.
-        decode_attention: of decoding sequences, over their KV cache.
-        prefill_attention: of prompts.
-        elementwise: norms, rotary, activations, routing.
+        matmuls: matmuls of the layers.
+        decode_attention: attention and SSM scans of the decoding sequences.
+        prefill_attention: attention and SSM scans of the prompts.
+        elementwise: norms, rotary embeddings, activation functions, routing.
         kernels: gaps between kernels.
-        traffic: role -> collectives.
+        traffic: mesh role -> seconds of its collectives.
         head: unembedding.
         host: host work during which the chips are idle.
-        overlaps: whether collectives run during local work.
+        overlaps: whether collectives run at the same time as all work on the chip.
     """
 
     matmuls: Num
@@ -48,29 +48,29 @@ class PassTime:
 
     @property
     def local_s(self) -> Num:
-        """Time without collectives and host: the bound when all communication is hidden."""
+        """Seconds without collectives and host work."""
         layers = self.matmuls + self.decode_attention + self.prefill_attention + self.elementwise
         return layers + self.kernels + self.head
 
     @property
     def comm_s(self) -> Num:
-        """Time of all collectives."""
+        """Seconds of all collectives."""
         return sum(self.traffic.values(), 0.0)
 
     @property
     def step_s(self) -> Num:
-        """Expected time of the pass."""
+        """Expected seconds of the pass."""
         if self.overlaps:
             return maximum(self.local_s, self.comm_s) + self.host
         return self.local_s + self.comm_s + self.host
 
 
 def pass_time(engine: PricedEngine, load: Load) -> PassTime:
-    """Time of one pass.
+    """Estimate the time of one pass.
 
     Args:
-        engine: one engine, or arrays of them.
-        load: tokens of the pass; in a pipeline, of one of its batches in flight.
+        engine: an engine with one layout, or with arrays of layouts.
+        load: sequences and tokens of the pass; in a pipeline, of one of the batches in flight.
     """
     rates = engine.rates
     attention = attention_time(engine, load)
@@ -78,7 +78,7 @@ def pass_time(engine: PricedEngine, load: Load) -> PassTime:
     for item in collectives(engine, load):
         role = str(item.role)
         traffic[role] = traffic.get(role, 0.0) + item.seconds
-    # Each rank of the batch has its own scheduler.
+    # Each shard of the batch has its own scheduler on a host.
     rank_sequences = load.n_decoding / batch_shards(engine.layout, engine.mesh)
     rank_sequences = rank_sequences + (load.prefill_tokens > 0)
     return PassTime(
@@ -95,7 +95,7 @@ def pass_time(engine: PricedEngine, load: Load) -> PassTime:
 
 
 def pass_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """All that one engine runs in a pass on its busiest chip."""
+    """Matmuls, attention and collectives of one pass on the busiest chip of one engine."""
     yield from layer_matmuls(engine, load)
     yield from attention_items(engine, load)
     yield from head_matmuls(engine, load)
@@ -115,7 +115,7 @@ def head_matmuls(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
 
 
 def collectives(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """Collectives of the sharding algebra, and those outside it."""
+    """All collectives of one pass: those that the sharding algebra derives, then the others."""
     for transfer in engine.program.transfers:
         yield _priced_transfer(engine, transfer, load.rows)
     for transfer in engine.program.head_transfers:
@@ -124,14 +124,14 @@ def collectives(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
 
 
 def _priced_matmul(engine: PricedEngine, matmul: Matmul, rows: Num, *, head: bool) -> PricedItem:
-    elements, groups = _weights_read(engine, matmul, rows)
-    return engine.rates.matmul(matmul, rows, engine.mesh, elements, groups=groups, head=head)
+    elements, n_experts = _weights_read(engine, matmul, rows)
+    return engine.rates.matmul(matmul, rows, engine.mesh, elements, groups=n_experts, head=head)
 
 
 def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num, Num]:
-    """Count what one occurrence of a matmul reads: (elements of the weight, experts of a chip).
+    """(weight elements, experts) that a chip reads in one occurrence of a matmul.
 
-    Of routed experts, those that at least one token chose.
+    Of the routed experts, only those that at least one token chose are read.
     """
     mesh = engine.mesh
     sizes = {**matmul.sizes, "B": rows}
@@ -139,14 +139,15 @@ def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num,
     if not matmul.program.einsum.chosen:
         return elements, 1.0
     active_share = hit_share(sizes["E"], sizes["R"], maximum(rows, 1))
-    whole_experts = 1
+    expert_shards = mesh["expert"]  # number of chips over which the experts are divided
     if engine.layout.expert_tensor:
-        whole_experts = mesh["tensor"] / engine.layout.expert_tensor
-    groups = maximum(1.0, sizes["E"] * active_share / (mesh["expert"] * whole_experts))
-    return elements * active_share / mesh["expert"], groups
+        expert_shards = expert_shards * (mesh["tensor"] / engine.layout.expert_tensor)
+    n_experts = maximum(1.0, sizes["E"] * active_share / expert_shards)
+    return elements * active_share / mesh["expert"], n_experts
 
 
 def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedItem:
+    """Price a collective of the program in a pass of `rows` tokens."""
     move = transfer.move
     is_weight = move.before.name in engine.program.weights
     element_bytes = engine.rates.weight_bytes if is_weight else ACTIVATION_BYTES
@@ -165,6 +166,7 @@ def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> Pri
 
 
 def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
+    """Seconds of the element-wise kernels and of routing; 0 at ideal rates."""
     config = engine.config
     rates = engine.rates
     if rates.ideal:

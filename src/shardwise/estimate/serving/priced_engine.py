@@ -1,4 +1,4 @@
-"""An engine with all that its items are priced by: model, rates, costs of collectives."""
+"""An inference engine with everything needed to price its operations."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from shardwise.strategy.serving_layout import ServeLayout, ServeLayouts, serve_t
 
 @dataclass(frozen=True, kw_only=True)
 class PricedEngine:
-    """One engine, or arrays of engines of one form, on chips at given rates.
+    """One engine, or several engines of the same form as arrays, on chips at given rates.
 
     Args:
         config: the model.
         layout: layout of one engine, or arrays of layouts to compare.
-        costs: costs of collectives on the layouts' placements.
+        costs: prices of collectives on the placements of the layouts.
         rates: rates of the chip at the job's dtypes.
     """
 
@@ -39,7 +39,7 @@ class PricedEngine:
 
     @cached_property
     def mesh(self) -> dict[str, Num]:
-        """Chips by role."""
+        """Mesh role -> number of chips."""
         return {**self.layout.sizes}
 
     def collective(
@@ -54,7 +54,7 @@ class PricedEngine:
         description: str = "",
         work: Transfer | None = None,
     ) -> PricedItem:
-        """Price a collective."""
+        """Price a collective of the forward pass; the arguments are fields of `PricedItem`."""
         return PricedItem(
             name=name,
             phase="forward",
@@ -69,7 +69,7 @@ class PricedEngine:
         )
 
     def _collective_s(self, kind: str, axes: tuple[str, ...], joined_bytes: Num) -> Num:
-        """Seconds of one collective; 0 over one chip."""
+        """Seconds of one occurrence of a collective; 0 if its axes have only one chip."""
         efficiency = self.rates.efficiency
         overhead = self.rates.overhead
         transfer_s = self.costs.price(kind, axes).time_s(joined_bytes / efficiency.network)

@@ -1,7 +1,8 @@
-"""An engine under steady traffic: the mean-field solution for equal requests. Book §8.
+"""Means of an engine under steady traffic of identical requests (a mean-field model). Book §8.
 
-B sequences decode at once, with P prompt and G output tokens. On average B / G of them finish in a
-pass, and as many prompts arrive: the time of prefill is amortised over the output tokens.
+B sequences decode at once; each request has P prompt tokens and G output tokens. On average B / G
+sequences finish in a pass and as many prompts take their places, so that every output token carries
+a share of the time of prefill.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from shardwise.estimate.serving.load import Load
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.workload import Serve
 
-MIN_CHUNK = 0.125  # of a pass, which prefill gets however many sequences decode
-MAX_UTILISATION = 0.95  # of prefill: above it the queue is taken as overloaded
+# Share of a pass's tokens that prefill always gets, no matter how many sequences decode.
+MIN_CHUNK = 0.125
+# Utilization at which queueing time stops growing in the estimate; it would be infinite at 1.
+MAX_UTILISATION = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +28,13 @@ class SteadyState:
 
     Args:
         batch: sequences that decode at once.
-        pass_s: seconds of a decoding step without prefill.
-        tpot_s: time per output token.
-        prefill_s: seconds of a prompt on an idle engine.
-        ttft_s: time to first token, queueing included.
-        tokens_per_s: output tokens.
-        requests_per_s: finished requests; 0 where the job states no output length.
-        busy: share of the time that is spent on prefill.
+        pass_s: seconds per output token if there were no prefill.
+        tpot_s: seconds per output token.
+        prefill_s: seconds to prefill a prompt on an idle engine.
+        ttft_s: seconds to the first token, including queueing.
+        tokens_per_s: output tokens per second.
+        requests_per_s: finished requests per second; 0 if the job states no output length.
+        busy: fraction of the time that is spent on prefill.
     """
 
     batch: Num
@@ -45,25 +48,28 @@ class SteadyState:
 
 
 def in_flight(engine: Engine, batch: Num) -> Num:
-    """Sequences of one pass: a pipeline has as many batches in flight as stages."""
+    """Sequences of one pass, when an engine holds `batch` sequences.
+
+    A pipeline divides them into one batch per stage.
+    """
     return ceil_div(batch, engine.layout.sizes["pipe"])
 
 
 def prompts_per_pass(engine: Engine) -> Num:
-    """Prompts that an engine prefills at once: one for each shard of its batch."""
+    """Number of prompts that an engine prefills at once: one for each shard of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)
 
 
 def max_pass_tokens(engine: Engine) -> Num:
-    """Largest number of tokens of one pass: the engine's limit holds for each rank of the batch."""
+    """Largest number of tokens in one pass; the software's limit is per shard of the batch."""
     return engine.rates.overhead.max_tokens * prompts_per_pass(engine)
 
 
 def decode_token_s(engine: Engine, job: Serve, batch: Num) -> Num:
-    """Seconds per output token without prefill.
+    """Seconds per output token of a sequence if there were no prefill.
 
-    With speculative decoding: passes of the draft model and the pass that verifies the drafted
-    tokens, divided by the accepted ones.
+    With speculative decoding, the time of the draft model's passes and of the pass that verifies
+    the drafted tokens, divided by the mean number of tokens that they yield.
     """
     tokens_per_sequence = 1 + job.drafted
     sequences = in_flight(engine, batch)
@@ -72,7 +78,7 @@ def decode_token_s(engine: Engine, job: Serve, batch: Num) -> Num:
 
 
 def _prompt_s(engine: Engine, job: Serve) -> Num:
-    """Seconds of a prompt on an idle engine, without its cached prefix."""
+    """Seconds to prefill a prompt, except for its cached prefix, on an idle engine."""
     cached = job.prompt_tokens - job.fresh_tokens
     return engine.prefill(prompts_per_pass(engine), job.prompt_tokens, cached).step_s
 
@@ -80,9 +86,10 @@ def _prompt_s(engine: Engine, job: Serve) -> Num:
 def _prefill_delay_s(engine: Engine, job: Serve, batch: Num) -> Num:
     """Seconds by which the prefill of one prompt delays the decoding sequences.
 
-    In passes that mix both, weights are read once for the two; otherwise a prompt has passes of its
-    own. Several short prompts share a pass where enough of them arrive. A pipeline works on other
-    batches meanwhile: the delay is the time of one stage.
+    With chunked prefill, a pass computes a chunk of prompts together with the decoding sequences
+    and reads the weights once for both; several short prompts share a pass if enough of them
+    arrive. Otherwise prompts run in separate passes. In a pipeline, the delay is the time of one
+    stage, as the other stages work on other batches.
     """
     stages = engine.layout.sizes["pipe"]
     if not engine.rates.overhead.chunked_prefill:
@@ -109,7 +116,7 @@ def _prefill_delay_s(engine: Engine, job: Serve, batch: Num) -> Num:
 
 
 def colocated(engine: Engine, job: Serve, batch: Num) -> SteadyState:
-    """Steady state of an engine that prefills and decodes, `batch` sequences at all times."""
+    """Steady state of an engine that prefills, and always decodes `batch` sequences."""
     pass_s = decode_token_s(engine, job, batch)
     prefill_s = _prompt_s(engine, job)
     delay_s = _prefill_delay_s(engine, job, batch)
@@ -151,7 +158,7 @@ def prefill_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
     Args:
         engine: the prefill engine.
         job: lengths of the requests.
-        busy: share of its time that it works.
+        busy: utilization: fraction of the time that the engine is working.
     """
     prompt_s = _prompt_s(engine, job)
     interval_s = prompt_s / (engine.layout.sizes["pipe"] * prompts_per_pass(engine))
@@ -159,11 +166,15 @@ def prefill_only(engine: Engine, job: Serve, busy: Num) -> tuple[Num, Num]:
 
 
 def _requests_per_s(job: Serve, batch: Num, tpot_s: Num) -> Num:
-    """Finished requests per second; 0 where the job states no output length."""
+    """Finished requests per second; 0 if the job states no output length."""
     return batch / tpot_s / job.output if job.output else 0.0 * batch
 
 
 def _queueing_s(busy: Num, service_s: Num) -> Num:
-    """Mean wait in an M/D/1 queue: busy s / (2 (1 - busy)) (Pollaczek-Khinchine)."""
+    """Mean seconds of waiting in an M/D/1 queue: busy x service_s / (2 (1 - busy)).
+
+    This is the Pollaczek-Khinchine formula for a server with utilization `busy` whose requests take
+    `service_s` seconds each.
+    """
     utilisation = minimum(busy, MAX_UTILISATION)
     return where(busy > 0, utilisation * service_s / (2 * (1 - utilisation)), 0.0)

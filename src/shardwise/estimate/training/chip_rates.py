@@ -1,7 +1,7 @@
-"""Rates that a chip achieves in a training step, and the price of its work at them.
+"""Rates that a chip achieves in a training step, and the time of its work at these rates.
 
-A matmul is a roofline at the achieved shares of the peak and of HBM (`Calibration`); at `PEAK` and
-`IDEAL` all of it is the bare roofline of the book.
+The time of a matmul is a roofline with the achieved shares of peak FLOP/s and HBM bandwidth
+(`Calibration`). With `PEAK` and `IDEAL` it is the pure roofline of the book.
 """
 
 from __future__ import annotations
@@ -35,21 +35,31 @@ from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
 
 EMBEDDING_AND_HEAD = ("embed", "unembed")
-UNFUSED = 2.5  # operations per fused kernel: a norm or an activation is two or three
-SCORE_BYTES = 13.0  # a score in 16 bits through scale, mask, softmax and dropout, and its mask
-# Tiles of masked attention: FlashAttention-2 and -3; MaxText's sa_block_q and sa_block_kv.
+# Reads and writes of unfused element-wise steps relative to fused ones: a norm or an activation
+# function consists of two or three operations.
+UNFUSED_RATIO = 2.5
+# Bytes of HBM traffic per score without flash attention: a 16-bit score passes through scale, mask,
+# softmax and dropout, whose mask is written too.
+SCORE_BYTES = 13.0
+# Side of a tile of masked attention, in tokens, by kind of chip: MaxText's sa_block_q and
+# sa_block_kv; FlashAttention-2 and -3.
 MASK_TILE = {"tpu": 512}
 GPU_MASK_TILE = 128
-TPU_ROWS = 128  # splash attention takes sequences of whole multiples
-DOCUMENT = 512  # tokens that a token of packed short documents attends to, in whole tiles
-# A cast to 8 bits reads 16 bits and writes the result by rows and by columns, for the matmuls of
-# the forward and the backward pass (Transformer Engine's MXFP8 and its transposed caches).
+TPU_ROWS = 128  # splash attention needs sequence lengths that are multiples of this
+# Mean number of keys per query in packed short documents, counting whole tiles.
+DOCUMENT_KEYS = 512
+# Bytes of HBM traffic per element that is cast to 8 bits: 16 bits are read, and the result is
+# written both by rows and by columns, for the matmuls of the forward and of the backward pass
+# (Transformer Engine's MXFP8 and its transposed caches).
 CAST_BYTES = 4.0
-ADDED_BYTES = 4.0  # a gradient in 16 bits written and read, apart from the sum it is added to
+# Bytes of HBM traffic per element of a 16-bit gradient that a separate kernel adds to a sum: the
+# gradient is written and read. Traffic of the sum is not included.
+ADDED_BYTES = 4.0
 NARROW_DTYPES = ("fp8", "fp4", "int8")
-ELEMENTWISE = "elementwise"  # norms, sums, rotary, activation functions
-# The backward pass of tiled attention: five matmuls for four. That of a scan computes scores and
-# states again: ten for eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
+ELEMENTWISE = "elementwise"  # name of items for norms, sums, rotary, activation functions
+# FLOPs of the backward pass that kernels compute, relative to those counted. Tiled attention
+# computes scores again: five matmuls instead of four. A scan computes scores and states again: ten
+# instead of eight (state-spaces/mamba, _mamba_chunk_scan_combined_bwd).
 BACKWARD_RECOMPUTE = 1.25
 
 
@@ -60,9 +70,9 @@ class Rates:
     Args:
         chip: the accelerator.
         job: dtypes and sequence length.
-        calibration: achieved shares of the chip's peaks.
-        fusion: fusions of the framework.
-        variant: properties of the run.
+        calibration: shares of the chip's peak rates that it achieves.
+        fusion: fusions of the framework's kernels.
+        variant: properties of the run that the job does not state.
     """
 
     chip: Chip
@@ -73,22 +83,22 @@ class Rates:
 
     @property
     def hbm_bytes_per_s(self) -> float:
-        """Achieved HBM bandwidth."""
+        """Achieved HBM bandwidth, bytes per second."""
         return self.chip.need("hbm_bytes_per_s") * self.calibration.hbm
 
     @property
     def matmul_flops_per_s(self) -> float:
-        """Achieved FLOP/s of large matmuls."""
+        """Achieved FLOP/s of large matmuls in the job's compute dtype."""
         return self.chip.peak(self.job.compute) * self.calibration.matmul(self.job.compute)
 
     @property
     def n_sms(self) -> float:
-        """SMs that share the tiles of a matmul; 0 where unknown or without effect."""
+        """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
         return 0.0 if self.fusion.ideal else sm_count(self.chip)
 
     @property
     def clock_share(self) -> float:
-        """Share of its clock that a chip keeps under a power limit below the catalog's."""
+        """Clock of the chip under its power limit, relative to the catalog's limit; at most 1."""
         if self.fusion.ideal or self.chip.name not in chip_names():
             return 1.0
         default_watts = catalog_chip(self.chip.name).power_w
@@ -99,11 +109,11 @@ class Rates:
 
     @property
     def mask_tile(self) -> int:
-        """Keys, and queries, of one tile of masked attention."""
+        """Side of a square tile of masked attention: keys, and queries, of one tile."""
         return MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
 
     def dtype(self, matmul: Matmul) -> str:
-        """Dtype of a matmul: attention, embedding and head stay in 16 bits."""
+        """Dtype of a matmul; attention, scans, embedding and head stay in 16 bits."""
         dtype = self.job.compute
         if units.bytes_per_element(dtype) < 2 and (is_core(matmul) or is_embedding_or_head(matmul)):
             dtype = "bf16"
@@ -119,14 +129,14 @@ class Rates:
         layout: Layout | Layouts,
         part: str = "",
     ) -> PricedItem:
-        """Price all `count` occurrences of a matmul in one microbatch.
+        """Price all occurrences of a matmul in one microbatch.
 
         Args:
             matmul: the matmul.
             config: the model.
-            program: the step that has the matmul.
-            layout: one layout, or arrays of them.
-            part: part of a layer that computes it.
+            program: the program that contains the matmul.
+            layout: one layout, or arrays of layouts.
+            part: part of the layer to which the matmul belongs.
         """
         mesh = layout.sizes
         dtype = self.dtype(matmul)
@@ -166,13 +176,13 @@ class Rates:
     def _tile_efficiency(
         self, matmul: Matmul, mesh: Mapping[str, Num], dtype: str, groups: Num
     ) -> Num:
-        """Share of its rate that a matmul keeps in whole tiles on all SMs.
+        """Rate of the local matmul in whole tiles and waves of tiles, relative to its best rate.
 
         Args:
-            matmul: not of attention or a scan.
-            mesh: chips by role.
+            matmul: a matmul outside attention and scans.
+            mesh: mesh role -> chips.
             dtype: dtype of the arithmetic.
-            groups: experts on the chip, whose matmuls run as one grouped matmul.
+            groups: number of experts on the chip, whose matmuls run as one grouped matmul.
         """
         local = matmul.program.local
         sizes: dict[str, Num] = {}
@@ -184,7 +194,8 @@ class Rates:
         rows = [dim for dim in local.output.names if dim not in columns]
         if matmul.program.einsum.chosen:
             sizes["E"] = 1.0
-            if "E" not in local.output.names:  # tokens, each once per expert that it is routed to
+            # The rows are tokens, each once per expert to which it is routed.
+            if "E" not in local.output.names:
                 rows = ["B", "T"]
                 columns = [dim for dim in columns if dim not in rows]
                 sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
@@ -195,9 +206,10 @@ class Rates:
         return tile_efficiency(m, n, self.n_sms, groups) * depth
 
     def _attention_share(self, config: ModelConfig) -> float:
-        """Share of the peak that attention achieves at the model's head dim.
+        """Share of the peak FLOP/s that attention achieves at the model's head dim.
 
-        A head dim smaller than the matrix unit fills a part of it.
+        On a TPU, a head dim smaller than the matrix unit fills only part of it. On a GPU, a smaller
+        head dim has more exponentials per FLOP.
         """
         share = self.calibration.attention
         if self.fusion.ideal:
@@ -207,8 +219,8 @@ class Rates:
             return share * min(1.0, config.d_head / side)
         if not (self.n_sms and self.fusion.flash):
             return share
-        wide_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
-        flops_per_clock = sm_flops_per_clock(self.chip, wide_dtype)
+        half_precision_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
+        flops_per_clock = sm_flops_per_clock(self.chip, half_precision_dtype)
         speedup = 1.0
         if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             speedup = self.chip.peak("fp8") / self.chip.peak("bf16")
@@ -219,12 +231,12 @@ class Rates:
         return share * float(ratio)
 
     def _score_flops_ratio(self, matmul: Matmul) -> float:
-        """Ratio of the scores that kernels compute to the unmasked ones."""
+        """FLOPs of attention that kernels compute, relative to those of unmasked scores."""
         if self.fusion.ideal:
             return 1.0
         repeats = BACKWARD_RECOMPUTE if matmul.phase == "backward" else 1.0
         if self.variant.packed:
-            repeats *= DOCUMENT / self.job.seq
+            repeats *= DOCUMENT_KEYS / self.job.seq
         if not self.fusion.flash:
             return repeats / float(matmul.share)
         seq = self.job.seq
@@ -234,11 +246,11 @@ class Rates:
         return repeats * computed / visible
 
     def computed_flops(self, matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
-        """FLOPs of all `count` occurrences as the chip's kernels compute them.
+        """FLOPs of all occurrences of a matmul, including those that kernels compute in excess.
 
-        Tiled attention computes tiles on the edge of its mask whole, and its scores again in the
-        backward pass. On a TPU a sequence that is not a multiple of `TPU_ROWS` is not tiled: its
-        whole square of scores is computed, and kept.
+        Tiled attention computes whole tiles at the edge of its mask, and scores again in the
+        backward pass. On a TPU, attention is not tiled if the sequence length is not a multiple of
+        `TPU_ROWS`: all scores, masked ones too, are computed, and kept for the backward pass.
         """
         flops = matmul.flops(mesh)
         if not is_attention(matmul):
@@ -248,9 +260,10 @@ class Rates:
         return flops * self._score_flops_ratio(matmul)
 
     def _scan_flops_ratio(self, matmul: Matmul) -> float:
-        """Ratio of a scan's computed products to the counted ones: whole tiles of masked chunks.
+        """FLOPs of an SSM scan that kernels compute, relative to those counted.
 
-        Packed documents change no chunk: their masks cut the states that are passed on.
+        Kernels compute whole tiles of the causally masked chunks. Packed documents make no
+        difference, as they only mask the states passed from chunk to chunk.
         """
         if self.fusion.ideal:
             return 1.0
@@ -263,15 +276,15 @@ class Rates:
         return repeats * computed / visible
 
     def elementwise(self, phase: str, n_bytes: Num, part: str = "") -> PricedItem:
-        """Price element-wise steps that read and write `n_bytes` when they are fused."""
-        repeats = 1.0 if self.fusion.fused else UNFUSED
-        return replace(self._memory_work(ELEMENTWISE, phase, repeats * n_bytes), part=part)
+        """Price element-wise steps that would read and write `n_bytes` if they were fused."""
+        ratio = 1.0 if self.fusion.fused else UNFUSED_RATIO
+        return replace(self._memory_work(ELEMENTWISE, phase, ratio * n_bytes), part=part)
 
     def casts(self, program: Step, mesh: Mapping[str, Num]) -> Iterator[PricedItem]:
-        """Casts of matmul inputs from 16 bits to 8 or 4 bits: each array is cast once.
+        """Items for casts of matmul inputs from 16 bits to 8 or 4 bits.
 
-        Both matmuls of a backward pass use the same gradient, and matmuls of one fused matmul the
-        same input.
+        Each array is cast once, even if several matmuls read it: both matmuls of a backward pass
+        read the same gradient, and those of queries, keys and values the same input.
         """
         if self.job.compute not in NARROW_DTYPES or self.fusion.ideal:
             return
@@ -281,7 +294,7 @@ class Rates:
             if is_core(matmul) or is_embedding_or_head(matmul):
                 continue
             if matmul.phase == "backward" and not left.gradient_of:
-                continue  # kept from the forward pass
+                continue  # an activation, whose cast is saved in the forward pass
             n = matmul.count * left.local_elements(matmul.sizes, mesh)
             if matmul.program.einsum.chosen and "R" not in left.names:
                 n = n * matmul.sizes["R"]
@@ -293,9 +306,10 @@ class Rates:
             yield self._memory_work("casts", phase, n_bytes)
 
     def gradient_adds(self, program: Step, layout: Layout | Layouts) -> Iterator[PricedItem]:
-        """Kernels that add weight gradients to their sum, where the matmuls do not.
+        """Items for kernels that add weight gradients to their sum over microbatches.
 
-        ZeRO-3 scatters gradients at once.
+        There are none if the matmuls add to the sum themselves, or under ZeRO-3, which scatters the
+        gradients of every microbatch.
         """
         if self.fusion.fused_gradient_add or layout.zero == 3:
             return
@@ -310,17 +324,17 @@ class Rates:
         yield self._memory_work("gradients.add", "backward", total * n_bytes)
 
     def _memory_work(self, name: str, phase: str, n_bytes: Num) -> PricedItem:
-        """Work that only reads and writes HBM."""
+        """An item for work that only reads and writes HBM."""
         return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm_bytes_per_s)
 
 
 def is_core(matmul: Matmul) -> bool:
-    """Whether kernels of attention or of scans fuse a matmul: it stays in 16 bits."""
+    """Whether a matmul is inside a kernel for attention or for a scan, which stays in 16 bits."""
     return matmul.term.block == "core"
 
 
 def is_attention(matmul: Matmul) -> bool:
-    """Whether a matmul computes the scores or the weighted values of attention."""
+    """Whether a matmul computes attention scores, or their product with the values."""
     return is_core(matmul) and matmul.term.module == "attn"
 
 
@@ -330,14 +344,20 @@ def is_scan(matmul: Matmul) -> bool:
 
 
 def is_embedding_or_head(work: Matmul | Transfer | None) -> bool:
-    """Whether work of the algebra belongs to the embedding or the unembedding, not to a layer."""
+    """Whether a matmul or collective belongs to embedding or unembedding; False for None."""
     return work is not None and work.term.module in EMBEDDING_AND_HEAD
 
 
 def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
-    """Bytes per element of an array of the step: a weight, a weight's gradient or an activation.
+    """Bytes per element of a weight, of a weight's gradient or of an activation.
 
-    Weights that are stored wider are cast to 16 bits before they are sent or multiplied.
+    Weights stored in more than 16 bits are cast to 16 bits before they are sent or multiplied,
+    unless the job computes in fp32.
+
+    Args:
+        array: an array of the training program.
+        weights: names of the program's weights.
+        job: dtypes.
     """
     if array.name in weights:
         return job.weight_bytes if job.compute == "fp32" else min(job.weight_bytes, 2.0)
@@ -349,7 +369,10 @@ def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
 def matmul_bytes(
     matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]
 ) -> Num:
-    """Bytes that one chip reads and writes for all `count` of a matmul, of its experts only."""
+    """Bytes that one chip reads and writes for all occurrences of a matmul.
+
+    Of routed experts, only those on the chip count.
+    """
     total: Num = 0.0
     for array, elements in matmul.arrays(mesh):
         n_bytes = elements * element_bytes(array, weights, job)
@@ -360,14 +383,18 @@ def matmul_bytes(
 
 
 def local_experts(matmul: Matmul, layout: Layout | Layouts) -> Num:
-    """Experts of one layer on a chip; 1 for matmuls without experts."""
+    """Number of experts of one layer on a chip; 1 for matmuls without experts."""
     if not matmul.program.einsum.chosen:
         return 1.0
     return maximum(1.0, matmul.sizes["E"] / expert_degree(layout, layout.sizes))
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
-    """Bytes of scores written, masked, normalised, dropped and read, half for each matmul."""
+    """Bytes of HBM traffic of the scores around one matmul without flash attention.
+
+    The scores are written, masked, normalized, dropped out and read between two matmuls; half of
+    the bytes are attributed to each.
+    """
     local = matmul.program.local
     scores = next(a for a in (*local.inputs, local.output) if a.name in ("s", "ds"))
     return scores.local_elements(matmul.sizes, mesh) * SCORE_BYTES / 2

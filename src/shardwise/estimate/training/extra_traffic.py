@@ -1,6 +1,7 @@
-"""Collectives of a training step outside the sharding algebra.
+"""Collectives of a training step that the sharding algebra does not derive.
 
-Dispatch and combine of experts, Ulysses, states of scans, sends between pipeline stages.
+These are dispatch and combine of experts, the AllToAlls of Ulysses, gathers of the states of SSM
+scans, and sends between pipeline stages.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from shardwise.ops.einsum import shards
 from shardwise.ops.layers import RESIDUAL
 from shardwise.ops.program import Transfer
 
-LATENT_RESIDUAL = ("cx", "cy")  # latent input and output, the only ones of experts that have them
-DISPATCH, COMBINE = "moe.dispatch", "moe.combine"
+# Names of the latent input and output of experts. Shared experts do not use them.
+LATENT_RESIDUAL = ("cx", "cy")
+DISPATCH = "moe.dispatch"
+COMBINE = "moe.combine"
 
 
 def extra_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Collectives of all layers for one microbatch.
+    """Priced collectives of all layers for one microbatch.
 
-    Remat that drops the inputs of experts repeats the dispatch of the forward pass, but not the
-    combine: tokens are weighted before the last matmul, whose output nothing reads.
+    Remat of the experts' inputs repeats the dispatch of the forward pass. It does not repeat the
+    combine, because the backward pass does not read the output of the experts: tokens are weighted
+    before the last matmul.
     """
     yield from _expert_traffic(priced)
     if priced.layout.context_kind == "ulysses":
@@ -33,7 +37,7 @@ def extra_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
 
 
 def residual_bytes(priced: PricedLayout) -> Num:
-    """Bytes of one microbatch's residual on a chip, sharded as between blocks."""
+    """Bytes on one chip of one microbatch's residual, with its sharding between blocks."""
     mesh = priced.mesh
     layout = priced.layout
     tensor = mesh["tensor"] if layout.sequence_parallel else 1
@@ -44,11 +48,16 @@ def residual_bytes(priced: PricedLayout) -> Num:
 def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     """Dispatch and combine, forward and backward: four AllToAlls in a routed layer.
 
-    Each chip sends its tokens once for each of their k experts, in buffers of equal size (k n / E
-    tokens for an expert). Whole experts on chips of `tensor` are reached over both axes. Where
-    `tensor` shards the experts, its chips send the tokens of their parts of the sequence, and what
-    arrives is gathered over it: k copies of a token (Megatron Core's alltoall dispatcher). Without
-    sequence parallelism every chip of `tensor` sends all tokens, and nothing is gathered.
+    Each chip sends each of its n tokens to the k experts of the token, in buffers of equal size
+    (k n / E tokens for each of the E experts).
+
+    - `expert_tensor` 1: the chips of `tensor` hold different whole experts, and the AllToAll runs
+      over `tensor` and `expert`.
+    - `tensor` shards each expert, with sequence parallelism: each chip of `tensor` sends the tokens
+      of its part of the sequence, and the tokens that arrive, k copies of each, are gathered over
+      `tensor` (Megatron Core's alltoall dispatcher).
+    - `tensor` shards each expert, without sequence parallelism: every chip of `tensor` sends all
+      tokens, and nothing needs to be gathered.
     """
     mesh = priced.mesh
     layout = priced.layout
@@ -70,7 +79,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
             send_once = SendOnce(experts_per_token=k)
             joined_bytes = local_bytes
         for phase in ("forward", "backward"):
-            for name, what in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
+            for name, tokens in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
                 yield priced.collective(
                     name=name,
                     phase=phase,
@@ -79,7 +88,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                     kind="all_to_all",
                     send_once=send_once,
                     axes=axes,
-                    description=what if phase == "forward" else f"gradients of {what}",
+                    description=tokens if phase == "forward" else f"gradients of {tokens}",
                     count=group.count,
                     joined_bytes=joined_bytes,
                 )
@@ -92,12 +101,15 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
 
 
 def _remat_part(name: str, phase: str) -> str:
-    """Part of a layer whose remat repeats an exchange."""
+    """Part of a layer whose remat repeats the collective; "" if remat does not repeat it."""
     return DISPATCH if (name, phase) == (DISPATCH, "forward") else ""
 
 
 def _tensor_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
-    """Gathers of dispatched tokens over `tensor`, which shards their experts, and their inverse."""
+    """AllGathers of dispatched tokens over `tensor`, which shards each expert, and ReduceScatters.
+
+    The ReduceScatters undo the gathers: those of the results, and of the tokens' gradients.
+    """
     for phase, name, kind in (
         ("forward", DISPATCH, "all_gather"),
         ("forward", COMBINE, "reduce_scatter"),
@@ -118,7 +130,10 @@ def _tensor_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[
 
 
 def _residual_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterator[PricedItem]:
-    """Gathers of the sequence after whole experts, for a residual that `tensor` replicates."""
+    """AllGathers of results over `tensor`, whose chips hold different experts (`expert_tensor` 1).
+
+    They are needed without sequence parallelism, where `tensor` replicates the residual.
+    """
     for phase, name in (("forward", COMBINE), ("backward", DISPATCH)):
         yield priced.collective(
             name=name,
@@ -133,11 +148,13 @@ def _residual_gathers(priced: PricedLayout, count: Num, n_bytes: Num) -> Iterato
 
 
 def occurrences(transfer: Transfer, priced: PricedLayout) -> Num:
-    """Occurrences of a collective of the algebra, per one that the algebra counts.
+    """Factor by which to multiply the number of occurrences of a collective in the program.
 
-    0 where tokens are dispatched to their experts, and the residual need not be gathered before
-    them or summed after them. A ring under full remat runs a second time: the first does not keep
-    its keys and values.
+    - 0 for gathers of the residual before routed experts, and its sums after them, if tokens are
+      dispatched to the experts instead.
+    - `remat_share` for collectives over `tensor` that remat repeats.
+    - 1 + `remat_share` for ring attention under full remat: keys and values travel once more for
+      the recomputed forward pass, and again for the backward pass, as the ring does not keep them.
     """
     layout = priced.layout
     is_ring = layout.context_kind == "ring" and transfer.move.kind == "all_gather"
@@ -162,8 +179,8 @@ def occurrences(transfer: Transfer, priced: PricedLayout) -> Num:
 def _ulysses_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     """AllToAlls of Ulysses, forward and backward (arXiv 2309.14509, section 3).
 
-    Queries, keys and values are resharded from tokens to heads, the attended values back. Where
-    there are more chips than KV heads, every chip receives one: heads are sent several times.
+    Queries, keys and values are resharded from tokens to heads, and the output of attention back
+    to tokens. If there are more chips than KV heads, each head is sent to several chips.
     """
     mesh = priced.mesh
     layout = priced.layout
@@ -181,23 +198,24 @@ def _ulysses_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
             "attended": attention.n_heads * attention.d_head_v,
         }
         for phase, count in counts.items():
-            for what, width in widths.items():
+            for name, width in widths.items():
                 yield priced.collective(
-                    name=f"attn.{what}",
+                    name=f"attn.{name}",
                     phase=phase,
                     role="context",
                     kind="all_to_all",
                     axes=("context",),
-                    description=f"gradients of {what}" if phase == "backward" else what,
+                    description=f"gradients of {name}" if phase == "backward" else name,
                     count=n_layers * count,
                     joined_bytes=token_bytes * width / mesh["tensor"],
                 )
 
 
 def _scan_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Gathers of scan states over `context`, forward and backward (arXiv 2405.21060, section 8.2).
+    """AllGathers of SSM states over `context` (arXiv 2405.21060, section 8.2).
 
-    Each chip gathers the states at the end of all chips' tokens.
+    Each chip gathers the state at the end of every chip's tokens, in the forward pass, and the
+    gradients of these states in the backward pass.
     """
     mesh = priced.mesh
     for mamba, n_layers in priced.config.mambas:
@@ -216,17 +234,17 @@ def _scan_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
 
 
 def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Sends of one microbatch's activations to the next stage, and of gradients back.
+    """Sends of one microbatch's activations to the next stage, and of their gradients back.
 
-    Ranks with the same residual send a part each, and gather the parts on arrival
-    (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
+    Chips of `tensor` that hold the same residual each send a part of it, and gather the parts on
+    arrival (arXiv 2104.04473, section 4.1; DeepSpeed's pipe_partitioned).
     """
     layout = priced.layout
     if not layout.is_pipelined:
         return
     n_bytes = residual_bytes(priced)
     parts = 1 if layout.sequence_parallel else priced.mesh["tensor"]
-    for phase, what in (("forward", "activations"), ("backward", "gradients of activations")):
+    for phase, arrays in (("forward", "activations"), ("backward", "gradients of activations")):
         moves = [("stage.send", "permute", ("pipe",), n_bytes / parts)]
         if not layout.sequence_parallel:
             moves.append(("stage.join", "all_gather", ("tensor",), n_bytes))
@@ -237,7 +255,7 @@ def between_stages(priced: PricedLayout) -> Iterator[PricedItem]:
                 role="pipe",
                 kind=kind,
                 axes=axes,
-                description=what,
+                description=arrays,
                 count=priced.stage.passes,
                 joined_bytes=joined_bytes,
             )

@@ -1,4 +1,4 @@
-"""Gradient sync and optimizer update, once per step."""
+"""Time of gradient sync and of the optimizer update in a step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import find
 from shardwise.strategy.stages import Stages
 
-BATCH_AXES = ("data", "expert")  # ZeRO 0 to 2 replicates weights over these axes of the batch
+# Axes that shard the batch and replicate the weights under ZeRO 0 to 2.
+BATCH_AXES = ("data", "expert")
 NORM_AXES = ("data", "expert", "fsdp", "context", "tensor")  # axes that replicate norms
+# Group of weights -> its description in a plan.
 DESCRIPTIONS = {
     "matrices": "matrices of layers",
     "ends": "embedding and unembedding",
@@ -33,14 +35,14 @@ class GradientGroup:
     """Weights whose gradients are summed over the same chips.
 
     Args:
-        what: `matrices`, `copied` (on every chip of `tensor`), `experts`, `ends` (embedding and
-            unembedding), `vectors`.
-        axes: axes that replicate them, which ZeRO 1 and 2 make shards.
-        elements: on one chip of the busiest stage.
+        weights: name of the group: "matrices"; "copied" for matrices that `tensor` replicates;
+            "experts"; "ends" for embedding and unembedding; "vectors".
+        axes: mesh axes that replicate the weights; ZeRO 1 and 2 shard their state over these axes.
+        elements: number of elements on one chip of the fullest pipeline stage.
         arrays: number of arrays.
     """
 
-    what: str
+    weights: str
     axes: tuple[str, ...]
     elements: Num
     arrays: int
@@ -49,10 +51,10 @@ class GradientGroup:
 def gradient_groups(
     config: ModelConfig, layout: Layout | Layouts, stage: Stages
 ) -> Iterator[GradientGroup]:
-    """Gradient groups of a chip of the busiest stage.
+    """Gradient groups of a chip of the fullest pipeline stage.
 
-    Experts are sharded over `expert`: their gradients are not summed over it. ZeRO-3 has already
-    summed gradients over all axes that shard the weights; the groups are the remaining replicas.
+    Gradients of experts are not summed over `expert`, which shards them. Under ZeRO-3, gradients
+    have already been summed over the axes that shard the weights, so only `data` remains.
     """
     mesh = layout.sizes
     tensor = mesh["tensor"]
@@ -84,12 +86,12 @@ def gradient_groups(
         ),
         "vectors": (layers.vectors * stage_share + outer.vectors, vectors + outer_vectors),
     }
-    for what, (elements, arrays) in groups.items():
-        yield GradientGroup(what=what, axes=axes, elements=elements / zero_shards, arrays=arrays)
+    for name, (elements, arrays) in groups.items():
+        yield GradientGroup(weights=name, axes=axes, elements=elements / zero_shards, arrays=arrays)
     if parameters.routed:
         expert_shards = mesh["expert"] * tensor * routed_shards
         yield GradientGroup(
-            what="experts",
+            weights="experts",
             axes=tuple(axis for axis in axes if axis != "expert"),
             elements=parameters.routed * stage_share / expert_shards,
             arrays=parameters.routed_arrays,
@@ -97,16 +99,18 @@ def gradient_groups(
 
 
 def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
-    """Collectives of a step over replicas of weights, not yet priced.
+    """Collectives of a step over replicas of weights, without their time.
 
-    ZeRO 0 sums gradients in an AllReduce; so does ZeRO-3 for shards that have replicas. ZeRO 1 and
-    2 scatter them, and gather the updated weights; ZeRO-2 stores only a shard of the gradients, so
-    it scatters those of every microbatch. With sequence parallelism, chips of `tensor` have partial
-    gradients of the weights that `tensor` replicates. Vectors are priced as if they travelled with
-    the matrices; their own collective is `_vector_sync`.
-
-    Reduction in int8 does not sum on the way: each chip sends every other chip its part (V of the
-    AllToAll is all that they hold), and the AllReduce ends in a gather of sums in int8.
+    - ZeRO-0 sums gradients in an AllReduce; so does ZeRO-3 for shards that have replicas.
+    - ZeRO 1 and 2 sum them in a ReduceScatter and gather the updated weights. ZeRO-2 stores only a
+      shard of the gradients, so it scatters those of every microbatch.
+    - With sequence parallelism, the chips of `tensor` have partial gradients of the weights that
+      they replicate, and sum them in an AllReduce over `tensor`.
+    - Vectors are priced here as if they were sent together with the matrices; the program has
+      another collective for them, see `_vector_sync`.
+    - An int8 reduction is an AllToAll, in which each chip receives its part of the gradients from
+      every other chip, so V is the gradients of all chips together. Instead of an AllReduce, an
+      AllGather of the sums in int8 follows.
     """
     job = priced.job
     layout = priced.layout
@@ -116,24 +120,24 @@ def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
         return
     for group in gradient_groups(priced.config, layout, priced.stage):
         n_bytes = group.elements * job.reduce_bytes
-        if job.sums_in_int8 and group.what != "vectors":
-            rounded = group.elements * job.int8_gradient_bytes
-            joined_bytes = rounded * shards(group.axes, mesh)
+        if job.sums_in_int8 and group.weights != "vectors":
+            rounded_bytes = group.elements * job.int8_gradient_bytes
+            joined_bytes = rounded_bytes * shards(group.axes, mesh)
             count = _reductions(layout)
             yield _collective(group, "all_to_all", group.axes, joined_bytes, count=count)
             if not scatters:
-                yield _collective(group, "all_gather", group.axes, rounded)
+                yield _collective(group, "all_gather", group.axes, rounded_bytes)
         else:
             kind = "reduce_scatter" if scatters else "all_reduce"
             yield _collective(group, kind, group.axes, n_bytes, count=_reductions(layout))
-        if group.what in ("copied", "vectors") and layout.sequence_parallel:
+        if group.weights in ("copied", "vectors") and layout.sequence_parallel:
             if scatters:
                 n_bytes = n_bytes / shards(group.axes, mesh)
             yield _collective(group, "all_reduce", ("tensor",), n_bytes)
         if scatters:
-            # In the dtype that matmuls read.
+            # Updated weights are sent in the dtype that matmuls read.
             n_bytes = group.elements * min(job.weight_bytes, job.activation_bytes)
-            yield _collective(group, "all_gather", group.axes, n_bytes, what="weights")
+            yield _collective(group, "all_gather", group.axes, n_bytes, arrays="weights")
 
 
 def _reductions(layout: Layout | Layouts) -> Num:
@@ -144,12 +148,12 @@ def _reductions(layout: Layout | Layouts) -> Num:
 def _vector_sync(priced: PricedLayout) -> PricedItem:
     """AllReduce of the gradients of norms over all of their replicas, once per step.
 
-    Norms are too small to be sharded, under ZeRO-3 too.
+    Norms are replicated even under ZeRO-3, as they are too small to be sharded.
     """
     mesh = priced.mesh
     layout = priced.layout
     groups = gradient_groups(priced.config, layout, priced.stage)
-    group = next(group for group in groups if group.what == "vectors")
+    group = next(group for group in groups if group.weights == "vectors")
     elements = group.elements
     if layout.zero == 3:
         elements = elements * (mesh["fsdp"] * mesh["context"] * mesh["expert"])
@@ -164,16 +168,17 @@ def _collective(
     n_bytes: Num,
     *,
     count: Num = 1,
-    what: str = "gradients",
+    arrays: str = "gradients",
 ) -> PricedItem:
+    """Item for a collective of a group's gradients, or of its updated weights, without its time."""
     return PricedItem(
-        name=f"{what}.{group.what}",
-        phase="update" if what == "weights" else "backward",
+        name=f"{arrays}.{group.weights}",
+        phase="update" if arrays == "weights" else "backward",
         role="data",
         kind=kind,
         axes=axes,
-        description=f"{what} of {DESCRIPTIONS[group.what]}",
-        part=group.what,
+        description=f"{arrays} of {DESCRIPTIONS[group.weights]}",
+        part=group.weights,
         count=count,
         joined_bytes=n_bytes,
         arrays=group.arrays,
@@ -186,8 +191,9 @@ class SyncTime:
 
     Args:
         reduce_s: seconds of one reduction of all gradients.
-        reductions: reductions per step.
-        gather_s: seconds once per step: sums of shards over `tensor`, gathers of updated weights.
+        reductions: number of reductions per step.
+        gather_s: seconds per step, under ZeRO 1 and 2, to gather updated weights and to sum shards
+            of gradients over `tensor`.
     """
 
     reduce_s: Num
@@ -196,7 +202,7 @@ class SyncTime:
 
     @property
     def total_s(self) -> Num:
-        """Seconds per step."""
+        """Seconds of gradient sync per step."""
         return self.reductions * self.reduce_s + self.gather_s
 
 
@@ -215,7 +221,14 @@ def sync_time(priced: PricedLayout) -> SyncTime:
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """Arrays that travel together: one kind of collective over the same axes."""
+    """Collectives that are sent as one: of the same kind over the same axes.
+
+    Args:
+        kind: kind of the collectives.
+        items: the collectives.
+        n_bytes: sum of their `joined_bytes`.
+        seconds: time of all of them, sent as one.
+    """
 
     kind: str
     items: list[PricedItem]
@@ -224,6 +237,7 @@ class _Bucket:
 
 
 def _buckets(priced: PricedLayout) -> Iterator[_Bucket]:
+    """Buckets of the collectives of a step, each with its time."""
     buckets: dict[tuple[str, tuple[str, ...]], list[PricedItem]] = {}
     for item in _collectives(priced):
         buckets.setdefault((item.kind, item.axes), []).append(item)
@@ -235,7 +249,7 @@ def _buckets(priced: PricedLayout) -> Iterator[_Bucket]:
 def sync_items(priced: PricedLayout) -> Iterator[PricedItem]:
     """Collectives over replicas of one layout's weights, each with its share of a bucket's time.
 
-    The AllReduce of vectors has the sum of their shares.
+    The shares of vectors are summed in the AllReduce of `_vector_sync`.
     """
     vectors_s = 0.0
     for bucket in _buckets(priced):
@@ -252,11 +266,12 @@ def sync_items(priced: PricedLayout) -> Iterator[PricedItem]:
 
 
 def update_s(priced: PricedLayout) -> Num:
-    """Seconds of the optimizer: state and weights are read and written once, gradients read.
+    """Seconds of the optimizer update.
 
-    The error feedback of int8 reduction is read and written too. Optimizer state in host memory
-    travels over the chip's PCIe link, without overlap. The FLOPs of Muon are spread evenly over all
-    chips, each matrix on one of them (arXiv 2502.16982); its gathers are not counted.
+    State, weights and the error feedback of an int8 reduction are read and written once, gradients
+    read once. Optimizer state in host memory is copied over the chip's PCIe link, without overlap.
+    The FLOPs of Muon are divided evenly over all chips, as each matrix is on one of them (arXiv
+    2502.16982); the gathers of Muon are not counted.
     """
     job = priced.job
     mesh = priced.mesh
@@ -291,7 +306,7 @@ def update_s(priced: PricedLayout) -> Num:
 
 
 def update(priced: PricedLayout) -> PricedItem:
-    """The optimizer's update, with all its seconds booked on HBM."""
+    """Item for the optimizer update, whose whole time is attributed to HBM."""
     groups = gradient_groups(priced.config, priced.layout, priced.stage)
     n_parameters = sum(float(group.elements) for group in groups)
     return PricedItem(

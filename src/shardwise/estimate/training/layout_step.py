@@ -1,4 +1,4 @@
-"""One layout on one machine: its program, derived once, and its step at any rates."""
+"""Training step of one layout on one machine: its program, and its time at any rates."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LayoutStep:
         system: the machine.
         job: batch, sequence length and dtypes.
         layout: the layout.
-        placement: of the mesh on the machine; by default the one with the least traffic.
+        placement: placement of the mesh on the machine; by default the one with the least traffic.
         variant: properties of the run that the job does not state.
 
     Raises:
         NoStrategy: the mesh has no placement on the machine.
-        UnknownFigure: the chip's file lacks a figure.
+        UnknownFigure: the chip's file lacks a value that the estimate needs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LayoutStep:
     def priced(
         self, calibration: Calibration = PEAK, fusion: FusionProfile = IDEAL
     ) -> PricedLayout:
-        """The layout at the rates of a calibration; by default the bare roofline."""
+        """The layout at the rates of a calibration; by default those of the pure roofline."""
         rates = Rates(
             chip=self.system.chip,
             job=self.job,
@@ -68,12 +68,12 @@ class LayoutStep:
         return PricedLayout(config=self.config, layout=self.layout, rates=rates, costs=self.costs)
 
     def time(self, calibration: Calibration = PEAK, fusion: FusionProfile = IDEAL) -> StepTime:
-        """Time of the step at the rates of a calibration; by default the bare roofline."""
+        """Time of the step at the rates of a calibration; by default those of the pure roofline."""
         priced = self.priced(calibration, fusion)
         return step_time(priced, microbatch_time(priced, self.program))
 
     def _traffic_s(self, placement: Placement) -> float:
-        """Seconds of all collectives of the algebra on a placement."""
+        """Seconds of the program's collectives in one microbatch on a placement."""
         costs = CollectiveCost([placement])
         total = 0.0
         for transfer in self.program.transfers:
@@ -99,7 +99,7 @@ def training_program(
 
 
 def without_gradients(program: Step) -> Step:
-    """Program of a step with frozen weights: no matmuls and no sync of their gradients."""
+    """Program of a step with frozen weights: their gradients are neither computed nor synced."""
 
     def is_gradient(array: Array) -> bool:
         return array.gradient_of in program.weights
@@ -112,7 +112,10 @@ def without_gradients(program: Step) -> Step:
 
 
 def with_whole_remat(program: Step) -> Step:
-    """Program of full remat that also recomputes the last matmuls of a layer, which are unread."""
+    """Program of full remat that recomputes whole layers.
+
+    This includes the last matmuls of a layer, whose outputs the backward pass does not read.
+    """
     matmuls = [*program.matmuls]
     transfers = [*program.transfers]
     remat_matmuls = {(m.group, m.name) for m in matmuls if m.phase == "remat"}
@@ -127,7 +130,8 @@ def with_whole_remat(program: Step) -> Step:
     for transfer in program.transfers:
         if transfer.phase != "forward" or is_embedding_or_head(transfer):
             continue
-        is_weight_gather = transfer.role == "fsdp"  # once for both passes
+        # Weights are gathered once for recomputation and the backward pass.
+        is_weight_gather = transfer.role == "fsdp"
         if not is_weight_gather and (transfer.name, transfer.move) not in remat_transfers:
             transfers.append(replace(transfer, phase="remat"))
     return replace(program, matmuls=tuple(matmuls), transfers=tuple(transfers))

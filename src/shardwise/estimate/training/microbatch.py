@@ -1,8 +1,8 @@
-"""Time of one microbatch through all layers, the embedding and the head.
+"""Time of one microbatch in all layers, the embedding and the head.
 
-Derived from the program of the sharding algebra; what the algebra does not express (element-wise
-steps, routing of tokens, Ulysses) is added here by name. `step` gives each pipeline stage its share
-of the layers.
+The matmuls and most collectives come from the program that the sharding algebra derives. The rest
+(element-wise steps, routing of tokens, Ulysses) is added here. `step` gives each pipeline stage its
+share of the layers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts
 
-BACKWARD_WIDTHS = 2.0  # bytes of element-wise steps in a backward pass per byte of a forward pass
-# Matmuls whose part of `strategy.layout.PARTS` has another name.
+# Bytes of element-wise steps in the backward pass, relative to those in the forward pass.
+BACKWARD_ELEMENTWISE = 2.0
+# Matmul -> its part in `strategy.layout.PARTS`, for matmuls whose part has another name.
 PART_OF_PRODUCT = {
     "scores": "attention",
     "values": "attention",
@@ -51,19 +52,20 @@ PART_OF_PRODUCT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicrobatchTime:
-    """Seconds of one microbatch. Numbers, or arrays over layouts.
+    """Seconds of one microbatch: single numbers, or arrays with one element per layout.
 
     Args:
-        layers: phase -> compute of all layers.
-        parts: part of a layer -> its compute in one forward pass of all layers, which remat of that
-            part runs a second time.
-        attention: attention in `layers`, all phases.
-        embedding: compute of the embedding.
-        unembedding: compute of the unembedding.
-        traffic: role -> collectives inside the layers.
-        outer_traffic: role -> collectives of the embedding and the unembedding.
-        part_traffic: part of a layer -> role -> collectives that its remat runs a second time.
-        offload: transfers of all layers' saved activations to host memory and back.
+        layers: phase -> seconds of compute in all layers.
+        parts: part of a layer -> seconds of its compute in the forward pass of all layers, which
+            remat of that part runs a second time.
+        attention: seconds of attention in all phases, included in `layers`.
+        embedding: seconds of compute of the embedding.
+        unembedding: seconds of compute of the unembedding.
+        traffic: mesh role -> seconds of collectives inside the layers.
+        outer_traffic: mesh role -> seconds of collectives of embedding and unembedding.
+        part_traffic: part of a layer -> mesh role -> seconds of collectives that remat of that part
+            runs a second time.
+        offload: seconds to copy the saved activations of all layers to host memory and back.
     """
 
     layers: Mapping[str, Num]
@@ -77,7 +79,7 @@ class MicrobatchTime:
     offload: Num = 0.0
 
     def take(self, rows: Num) -> MicrobatchTime:
-        """Times of the layouts at `rows` only."""
+        """The times of the layouts at the indices `rows`."""
 
         def select(value: Any) -> Any:
             if isinstance(value, Mapping):
@@ -88,15 +90,16 @@ class MicrobatchTime:
 
 
 def microbatch_time(
-    priced: PricedLayout, program: Step, compute_of: MicrobatchTime | None = None
+    priced: PricedLayout, program: Step, same_compute: MicrobatchTime | None = None
 ) -> MicrobatchTime:
-    """Time of one microbatch.
+    """Estimate the time of one microbatch.
 
     Args:
         priced: one layout, or arrays of layouts.
-        program: one microbatch under the layout's table, with or without full remat.
-        compute_of: time of the same program and layouts with another `context_kind`, whose compute
-            is the same.
+        program: matmuls and collectives of one microbatch under the layout's sharding rules, with
+            or without full remat.
+        same_compute: an earlier result whose compute times are the same, to save time: of the same
+            program and layouts with another `context_kind`.
     """
     traffic: dict[str, Num] = {}
     outer_traffic: dict[str, Num] = {}
@@ -110,7 +113,7 @@ def microbatch_time(
         for seconds_by_role in totals:
             seconds_by_role[role] = seconds_by_role.get(role, 0.0) + seconds
     return replace(
-        compute_of or _compute_time(priced, program),
+        same_compute or _compute_time(priced, program),
         traffic=traffic,
         outer_traffic=outer_traffic,
         part_traffic=part_traffic,
@@ -119,7 +122,7 @@ def microbatch_time(
 
 
 def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
-    """Time of the chip's own work."""
+    """Time of one microbatch without collectives and offload."""
     layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
     outer: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
@@ -145,7 +148,7 @@ def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
 
 
 def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Work of the chip for one microbatch."""
+    """Items for all work on one chip for one microbatch, except collectives and offload."""
     rates = priced.rates
     layout = priced.layout
     yield from rates.casts(program, priced.mesh)
@@ -159,15 +162,16 @@ def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
         return
     n_bytes = elementwise_bytes(priced.config, layout, rates)
     yield rates.elementwise("forward", n_bytes, part=ELEMENTWISE)
-    yield rates.elementwise("backward", BACKWARD_WIDTHS * n_bytes)
+    yield rates.elementwise("backward", BACKWARD_ELEMENTWISE * n_bytes)
     if layout.full_remat:
         yield rates.elementwise("remat", n_bytes)
 
 
 def recomputed_parts(form: Form) -> tuple[str, ...]:
-    """Parts of a forward pass that remat recomputes and that are not in the program itself.
+    """Parts of the forward pass that remat recomputes and that the program does not repeat itself.
 
-    The program of full remat has its own matmuls and collectives, but not the dispatch of tokens.
+    With full remat, the program contains the repeated matmuls and collectives, but not the repeated
+    dispatch of tokens.
     """
     parts = [*form.recomputed]
     if {"norms", "activation"} & {*form.recomputed}:
@@ -178,7 +182,7 @@ def recomputed_parts(form: Form) -> tuple[str, ...]:
 
 
 def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rates) -> Num:
-    """Bytes that norms, sums, rotary and activations of one forward pass read and write."""
+    """Bytes that element-wise steps of one microbatch's forward pass read and write on a chip."""
     tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
     tensor = layout.sizes["tensor"]
     copies = 1 if layout.sequence_parallel else tensor
@@ -190,20 +194,21 @@ def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rate
 
 
 def collectives(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Collectives of one microbatch in all layers, the embedding and the head."""
+    """Priced collectives of one microbatch in all layers, the embedding and the head."""
     yield from derived_traffic(priced, program)
     yield from extra_traffic(priced)
 
 
 def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Collectives of the sharding algebra.
+    """Priced collectives of the program, for one microbatch.
 
-    Remat of norms repeats the gathers of the blocks' inputs over `tensor`.
+    Gathers of the blocks' inputs over `tensor` belong to the part `norms`, whose remat repeats
+    them. Collectives that Ulysses replaces, and those that run once per step, are left out.
     """
     layout = priced.layout
     for transfer in program.transfers:
-        replaced = transfer.role == "context" and layout.context_kind == "ulysses"
-        if replaced or _is_once_per_step(transfer, program.weights, layout):
+        is_replaced = transfer.role == "context" and layout.context_kind == "ulysses"
+        if is_replaced or _is_once_per_step(transfer, program.weights, layout):
             continue
         yield priced.collective(
             name=transfer.name,
@@ -219,31 +224,34 @@ def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
 
 
 def _gathers_block_input(transfer: Transfer) -> bool:
-    """Whether a collective gathers the input of a block over `tensor`."""
+    """Whether a collective gathers a block's input over `tensor` in the forward pass."""
     gathers = transfer.move.kind == "all_gather" and transfer.role == "tensor"
     return gathers and transfer.phase == "forward" and not is_embedding_or_head(transfer)
 
 
 def _is_once_per_step(transfer: Transfer, weights: frozenset[str], form: Form) -> bool:
-    """Whether a collective syncs gradients once per step: all but the scatters of ZeRO-3."""
+    """Whether a collective syncs gradients, which runs once per step except under ZeRO-3."""
     is_gradient = transfer.move.before.gradient_of in weights
     return transfer.role == "data" or (form.zero < 3 and is_gradient)
 
 
 def _joined_bytes(transfer: Transfer, weights: frozenset[str], priced: PricedLayout) -> Num:
-    """V of one occurrence of a collective, in bytes; of experts, those of one chip."""
+    """V of one occurrence of a collective: bytes summed over the shards that it joins.
+
+    Of routed experts, only those on one chip of `expert` count.
+    """
     array = transfer.move.before
-    width = element_bytes(array, weights, priced.job)
+    bytes_per_element = element_bytes(array, weights, priced.job)
     if array.gradient_of in weights:
-        width = priced.job.reduce_bytes
-    n_bytes = transfer.elements(priced.mesh) * width
+        bytes_per_element = priced.job.reduce_bytes
+    n_bytes = transfer.elements(priced.mesh) * bytes_per_element
     return n_bytes / priced.mesh["expert"] if is_routed(array) else n_bytes
 
 
 def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Transfers of all layers' saved activations to host memory and back, over the PCIe link.
+    """Item for copies of all layers' saved activations to host memory and back over PCIe.
 
-    They take no time where no public source states the rate of the link.
+    They take no time if the chip's file does not state the bandwidth of PCIe.
     """
     if "activations" in priced.layout.offload:
         count = 2 * priced.config.n_layers
@@ -262,14 +270,14 @@ def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
 
 
 def offload_share(priced: PricedLayout) -> Num:
-    """Share of a stage's layers whose saved activations are offloaded."""
+    """Fraction of a stage's layers whose saved activations are offloaded."""
     if not priced.layout.offload_layers:
         return 1.0
     return minimum(1.0, priced.layout.offload_layers / priced.stage.held)
 
 
 def _offloaded_bytes(priced: PricedLayout, program: Step) -> Num:
-    """Bytes that all layers save of one microbatch, out to host memory and back."""
+    """Bytes that all layers copy to host memory and back for one microbatch."""
     config = priced.config
     job = priced.job
     mesh = mesh_with_experts(priced.layout, priced.mesh)

@@ -1,4 +1,4 @@
-"""State bytes and FLOPs of optimizers, by kind of parameter."""
+"""Bytes of optimizer state, and FLOPs of the update, by kind of parameter."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shardwise.models import ModelConfig
 from shardwise.models.weights import Weight, model_weights
 from shardwise.workload import Train
 
-NEWTON_SCHULZ_STEPS = 5  # of Muon: arXiv 2502.16982, section 2
+NEWTON_SCHULZ_STEPS = 5  # iterations of Muon: arXiv 2502.16982, section 2
 
 
 def parameter_kind(weight: Weight) -> str:
-    """Kind of a weight's parameters, one of `workload.PARAMETER_KINDS`.
+    """Kind of a weight's parameters for the optimizer, one of `workload.PARAMETER_KINDS`.
 
-    Biases, norms and gates of one number per channel are vectors, whatever their shape.
+    Biases, norms and gates with one number per channel are vectors, whatever their shape.
     """
     if weight.part in ("embedding", "unembedding"):
         return "vector" if len(weight.dims) == 1 else "embedding"
@@ -24,20 +24,22 @@ def parameter_kind(weight: Weight) -> str:
 
 
 def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num:
-    """FLOPs to orthogonalise the momentum of one n x m matrix, n <= m: steps 2 (2 n^2 m + n^3).
+    """FLOPs to orthogonalize the momentum of one n x m matrix with n <= m.
 
-    A step is X <- a X + (b A + c A A) X with A = X X^T: two products of n^2 m, one of n^3. Terms
-    that grow with n m only are left out, and the symmetry of the products is not exploited.
+    Each Newton-Schulz step computes X <- a X + (b A + c A A) X with A = X X^T, which are two
+    matmuls of n^2 m multiply-adds and one of n^3: 2 (2 n^2 m + n^3) FLOPs. Terms that grow only
+    with n m are left out, and the symmetry of A is not used.
 
-    As many as the training step itself spends on the matrix for about 15,600 tokens, at 6 n m each:
+    For this matrix, Muon spends as many FLOPs as the training step does on 15,604 tokens, at 6 n m
+    FLOPs per token:
 
     >>> round(muon_flops(4096, 14336) / (6 * 4096 * 14336))
     15604
 
     Args:
-        rows: of the matrix; each expert has a matrix.
-        columns: of the matrix; rows and columns may be swapped.
-        steps: Newton-Schulz steps.
+        rows: rows of the matrix; each expert has a separate matrix.
+        columns: columns of the matrix; rows and columns may be swapped.
+        steps: number of Newton-Schulz steps.
     """
     n, m = minimum(rows, columns), maximum(rows, columns)
     return steps * 2 * (2 * n**2 * m + n**3)
@@ -45,7 +47,7 @@ def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num
 
 @functools.lru_cache(maxsize=64)
 def state_bytes(config: ModelConfig, job: Train) -> float:
-    """Bytes of optimizer state per parameter, averaged over all parameters of a model."""
+    """Mean bytes of optimizer state per parameter over all parameters of a model."""
     n_bytes = 0.0
     n_parameters = 0
     for weight, count in model_weights(config):
@@ -56,7 +58,7 @@ def state_bytes(config: ModelConfig, job: Train) -> float:
 
 @functools.lru_cache(maxsize=64)
 def update_flops(config: ModelConfig, job: Train) -> float:
-    """FLOPs of one update: those of Muon, for each expert's matrix too; 0 for other optimizers."""
+    """FLOPs of Muon in one update of all parameters; 0 for other optimizers."""
     if job.optimizer != "muon":
         return 0.0
     total = 0.0
@@ -68,7 +70,7 @@ def update_flops(config: ModelConfig, job: Train) -> float:
         if weight.per_expert:
             n_experts = shape[0]
             shape = shape[1:]
-        # [D, N, H] maps D to heads, [N, H, D] heads to D.
+        # [D, N, H] is a D x NH matrix, and [N, H, D] an NH x D matrix.
         rows = shape[-1] if weight.dims[-1] == "D" else shape[0]
         total += count * n_experts * float(muon_flops(rows, math.prod(shape) // rows))
     return total

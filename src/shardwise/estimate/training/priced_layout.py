@@ -1,4 +1,4 @@
-"""A layout with all that its items are priced by: model, rates, costs of collectives."""
+"""A layout of a training step with everything needed to price its operations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shardwise.workload import Train
 
 @dataclass(frozen=True, kw_only=True)
 class PricedLayout:
-    """One layout, or arrays of layouts of one form, on chips at given rates.
+    """One layout, or several layouts of the same form as arrays, on chips at given rates.
 
     Args:
         config: the model.
         layout: layout of a training step, or arrays of layouts.
         rates: rates of the chip in the job.
-        costs: costs of collectives on the layouts' placements.
+        costs: prices of collectives on the placements of the layouts.
     """
 
     config: ModelConfig
@@ -36,22 +36,22 @@ class PricedLayout:
 
     @property
     def job(self) -> Train:
-        """Dtypes and sequence length."""
+        """The training job, with its dtypes and sequence length."""
         return self.rates.job
 
     @cached_property
     def mesh(self) -> dict[str, Num]:
-        """Chips by role."""
+        """Mesh role -> number of chips."""
         return {**self.layout.sizes}
 
     @cached_property
     def stage(self) -> Stages:
-        """Layers and chunks of the fullest pipeline stage."""
+        """Numbers of layers and chunks on the fullest pipeline stage."""
         return stages(self.config.n_layers, self.layout)
 
     @property
     def remat_share(self) -> float:
-        """Share of the layers that remat applies to."""
+        """Fraction of the layers to which remat applies."""
         if not self.layout.remat_layers:
             return 1.0
         return min(1.0, self.layout.remat_layers / self.config.n_layers)
@@ -71,7 +71,11 @@ class PricedLayout:
         part: str = "",
         send_once: SendOnce | None = None,
     ) -> PricedItem:
-        """Price a collective; `send_once` where each token is sent once per destination."""
+        """Price a collective; the arguments are fields of `PricedItem`.
+
+        Args:
+            send_once: replaces `kind` for an AllToAll that sends each token once per destination.
+        """
         return PricedItem(
             name=name,
             phase=phase,
@@ -87,7 +91,7 @@ class PricedLayout:
         )
 
     def collective_s(self, kind: Kind, axes: tuple[str, ...], joined_bytes: Num) -> Num:
-        """Seconds of one collective; 0 over one chip."""
+        """Seconds of one occurrence of a collective; 0 if its axes have only one chip."""
         calibration = self.rates.calibration
         price = self.costs.price(kind, axes)
         transfer_s = price.time_s(joined_bytes, calibration.links, calibration.network)

@@ -1,4 +1,4 @@
-"""What training runs differ in beyond model, job and layout: fusions of the framework, variants."""
+"""Properties of a training run other than model, job and layout, such as fusions of kernels."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionProfile:
-    """Fusions and schedules of a framework's kernels.
+    """Fusions and scheduling of a framework's kernels.
 
     Args:
-        flash: tiled attention; otherwise the whole square is computed and scores go through HBM.
-        warp_attention: attention kernels written for Ampere (FlashAttention-2).
-        narrow_attention: matmuls of attention in 8 bits where the job computes in 8 bits or fewer.
-        fused: element-wise steps read and write once; otherwise each operation does.
-        fused_gradient_add: matmuls of gradients add to the sum over microbatches themselves.
-        backward_prefetch: sharded weights are prefetched in the backward pass too.
-        cuda_graphs: a graph holds the whole step: the host launches no kernel.
-        send_once: a token is sent once to each chip and node with experts of it, not per expert.
-        ideal: only the matmuls: element-wise steps cost nothing, scores are kept.
+        flash: whether attention is tiled; otherwise masked scores are computed too and all scores
+            go through HBM.
+        warp_attention: whether attention kernels are written for Ampere (FlashAttention-2).
+        narrow_attention: whether attention computes in 8 bits if the job computes in 8 bits or
+            fewer.
+        fused: whether element-wise steps are fused into kernels that read and write HBM once;
+            otherwise each operation reads and writes.
+        fused_gradient_add: whether matmuls of weight gradients add to the sum over microbatches,
+            without another kernel.
+        backward_prefetch: whether sharded weights are prefetched in the backward pass too.
+        cuda_graphs: whether a CUDA graph holds the whole step, so that the host launches no
+            kernels.
+        send_once: whether a token is sent once to each chip and node that has its experts, rather
+            than once to each expert.
+        ideal: whether only matmuls and collectives count: element-wise steps take no time, and the
+            backward pass does not recompute scores.
     """
 
     flash: bool = True
@@ -37,10 +44,11 @@ class RunVariant:
     """Properties of a run that neither its model nor its job states.
 
     Args:
-        frozen: weights are frozen; the trained adapters have no size (LoRA).
-        whole_remat: full remat recomputes all of a layer, its unread last matmul included.
-        packed: sequences are packed short documents, and attention stays inside each.
-        mtp_layers: layers of multi-token prediction, each with its own pass through the head.
+        frozen: whether weights are frozen, as with LoRA; the size of its adapters is neglected.
+        whole_remat: whether full remat recomputes whole layers, including the last matmul, whose
+            output the backward pass does not read.
+        packed: whether sequences are packed short documents, with attention inside each document.
+        mtp_layers: number of layers for multi-token prediction, each with a pass through the head.
     """
 
     frozen: bool = False

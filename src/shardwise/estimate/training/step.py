@@ -3,8 +3,8 @@
     t    = forward + backward + recomputed work of one microbatch on one stage
     step = m t + bubble + the head on the last stage + gradient sync + update + exposed collectives
 
-m microbatches run through p stages of v chunks each (Megatron, arXiv 2104.04473). Everything takes
-numbers or arrays over layouts.
+m microbatches run through p stages of v chunks each (Megatron, arXiv 2104.04473). Functions take
+single numbers, or arrays with one element per layout.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from shardwise.strategy.schedules import Times, find
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of a step by what spends them; `step_s` is their sum.
+    """Seconds of a step by activity; `step_s` is the expected total.
 
     Args:
         compute_s: matmuls, attention and element-wise work of all microbatches on the chip.
-        head_s: embedding and unembedding, as far as they lengthen the longest stage.
-        traffic_s: role -> all collectives, as if none overlapped.
-        comm_s: role -> exposed collectives.
+        head_s: seconds by which embedding and unembedding lengthen the step.
+        traffic_s: mesh role -> seconds of all its collectives, overlapped or not.
+        comm_s: mesh role -> exposed seconds of its collectives, which lengthen the step.
         bubble_s: idle time of the pipeline.
-        update_s: the optimizer.
+        update_s: optimizer update.
     """
 
     compute_s: Num
@@ -44,27 +44,27 @@ class StepTime:
 
     @property
     def on_chip_s(self) -> Num:
-        """Time without communication."""
+        """Seconds of the step without communication."""
         return self.compute_s + self.head_s + self.bubble_s + self.update_s
 
     @property
     def step_s(self) -> Num:
-        """Expected time of the step."""
+        """Expected seconds of the step."""
         return self.on_chip_s + sum(self.comm_s.values())
 
     @property
     def lower_s(self) -> Num:
-        """Lower bound: all communication overlaps with everything else."""
+        """Lower bound in seconds: all communication overlaps with everything else."""
         return maximum(self.on_chip_s, 0.0, *self.traffic_s.values())
 
     @property
     def upper_s(self) -> Num:
-        """Upper bound: no communication overlaps."""
+        """Upper bound in seconds: no communication overlaps with anything."""
         return self.on_chip_s + sum(self.traffic_s.values())
 
 
 def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
-    """Time of one step, from the time of one microbatch."""
+    """Compute the time of one step from the time of one microbatch."""
     layout = priced.layout
     m = layout.n_microbatches
     stage_share = priced.stage.share
@@ -80,7 +80,7 @@ def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
     )
     exposed = overlappable.exposed()
     bubble_comm: Num = 0.0
-    if layout.is_pipelined:  # of the stages without a head, which the bubble consists of
+    if layout.is_pipelined:  # the bubble is made of the work of stages without a head
         without_head = replace(overlappable, compute=m * layers)
         bubble_comm = sum(without_head.exposed().values()) / m
     sync = sync_time(priced)
@@ -90,10 +90,12 @@ def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
     exposed["data"] = overlap.data(layout.overlap, sync, idle_forward, idle_backward)
     traffic = {**traffic, "data": sync.total_s}
     if "norms" in recomputed_parts(layout) and "tensor" in traffic:
-        # During the matmul of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
+        # Repeated gathers of the blocks' inputs add traffic but no exposed time: they overlap with
+        # the matmul of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         gathers = _recomputed_traffic(priced, microbatch, "norms")
         traffic["tensor"] = traffic["tensor"] + gathers.get("tensor", 0.0)
-    contention = priced.rates.calibration.contention  # share of the chip that a collective takes
+    # An overlapped collective slows the compute by this share of its time.
+    contention = priced.rates.calibration.contention
     comm_s = {}
     for role, seconds in exposed.items():
         comm_s[role] = seconds + contention * (traffic[role] - seconds)
@@ -108,7 +110,7 @@ def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
 
 
 def _recompute(priced: PricedLayout, microbatch: MicrobatchTime) -> Num:
-    """Compute of all layers that remat runs a second time."""
+    """Seconds of compute in all layers that remat runs a second time for one microbatch."""
     seconds = microbatch.layers["remat"]
     for part in recomputed_parts(priced.layout):
         seconds = seconds + microbatch.parts.get(part, 0.0)
@@ -118,7 +120,7 @@ def _recompute(priced: PricedLayout, microbatch: MicrobatchTime) -> Num:
 def _recomputed_traffic(
     priced: PricedLayout, microbatch: MicrobatchTime, part: str
 ) -> dict[str, Num]:
-    """Collectives of a step that remat of a part runs a second time, by role."""
+    """Mesh role -> seconds of collectives per step that remat of `part` runs a second time."""
     m = priced.layout.n_microbatches
     return {
         role: m * (seconds * priced.remat_share) * priced.stage.share
@@ -127,7 +129,10 @@ def _recomputed_traffic(
 
 
 def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]:
-    """Collectives of a step by role, without gradient sync and the repeated gathers of `norms`."""
+    """Mesh role -> seconds of collectives per step, except gradient sync.
+
+    The gathers that remat of `norms` repeats are not included either.
+    """
     layout = priced.layout
     m = layout.n_microbatches
     stage_share = priced.stage.share
@@ -148,7 +153,8 @@ def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]
 def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers: Num) -> Num:
     """Seconds by which embedding and head lengthen the step.
 
-    Where layers do not divide, the last stage holds the remainder and the head (Megatron-LM's
+    If the number of layers is not divisible by the stages, the last stage has fewer layers and the
+    head, and the first stage has room for the embedding (Megatron-LM's
     account_for_loss_in_pipeline_split, DeepSpeed's "type:transformer|embedding").
 
     Args:
@@ -161,24 +167,26 @@ def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers
     m = layout.n_microbatches
     p = layout.sizes["pipe"]
     layer_s = layers / stage.layers
-    first = microbatch.embedding
-    last = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
+    embedding = microbatch.embedding
+    head = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
     if not layout.is_pipelined:
-        return m * (first + last)
+        return m * (embedding + head)
     schedule = find(layout.schedule)
     if schedule.ends_meet:
-        return schedule.ends(p, m, stage.chunks, first, last)
+        return schedule.ends(p, m, stage.chunks, embedding, head)
     last_layers = maximum(priced.config.n_layers - stage.held * (p - 1), 0)
-    on_first = where(stage.spare > 0, 0.0, first)
-    on_last = last - (stage.layers - last_layers * stage.layers / stage.held) * layer_s
-    longest = m * maximum(maximum(on_first, on_last), 0.0)
-    return where(p > 1, longest, m * (first + last))
+    # Seconds by which the first and the last stage take longer than a stage full of layers.
+    first_excess = where(stage.spare > 0, 0.0, embedding)
+    last_excess = head - (stage.layers - last_layers * stage.layers / stage.held) * layer_s
+    longest = m * maximum(maximum(first_excess, last_excess), 0.0)
+    return where(p > 1, longest, m * (embedding + head))
 
 
 def _token_prediction(priced: PricedLayout, microbatch: MicrobatchTime, layer_s: Num) -> Num:
-    """Seconds of multi-token prediction in one microbatch.
+    """Seconds of multi-token prediction (MTP) in one microbatch; 0 without MTP layers.
 
-    Each of its layers joins two residuals, has a Transformer layer and a pass through the head.
+    Each MTP layer is a projection of two concatenated residuals [2D -> D], a Transformer layer and
+    a pass through the head.
     """
     mtp_layers = priced.rates.variant.mtp_layers
     if not mtp_layers:
@@ -186,24 +194,29 @@ def _token_prediction(priced: PricedLayout, microbatch: MicrobatchTime, layer_s:
     config = priced.config
     mesh = priced.mesh
     tokens = priced.layout.micro_batch * priced.job.seq / (mesh["context"] * mesh["tensor"])
-    join_s = 3 * 2 * tokens * 2 * config.d_model**2 / priced.rates.matmul_flops_per_s
-    # Its layer has attention and a feed-forward block even if the model's layers have only one.
-    blocks = 1 if config.main_layer.has_both else 2
-    return mtp_layers * (microbatch.unembedding + blocks * layer_s + join_s)
+    projection_s = 3 * 2 * tokens * 2 * config.d_model**2 / priced.rates.matmul_flops_per_s
+    # An MTP layer has attention and an FFN even if the model's layers have only one of them.
+    layers_per_mtp = 1 if config.main_layer.has_both else 2
+    return mtp_layers * (microbatch.unembedding + layers_per_mtp * layer_s + projection_s)
 
 
 def _bubble(priced: PricedLayout, forward: Num, backward: Num, comm: Num) -> Num:
     """Idle seconds of the busiest stage under the layout's schedule.
 
-    Where the schedule is not legal for these sizes (a remainder of microbatches), the bubble of its
-    whole rounds is used: (p - 1) / v of a microbatch.
+    If the schedule does not allow the number of microbatches (they leave a remainder), its bubble
+    is taken to be p - 1 times the work of one chunk for a microbatch.
+
+    Args:
+        forward: forward seconds of one microbatch on a stage.
+        backward: backward seconds of one microbatch on a stage, with recomputation.
+        comm: exposed collective seconds of one microbatch on a stage.
     """
     layout = priced.layout
     stage = priced.stage
     if not layout.is_pipelined:
         return 0.0
     sizes = (layout.sizes["pipe"], layout.n_microbatches, stage.chunks)
-    # A stage runs `passes` chunks for a microbatch.
+    # Times of one chunk: a stage runs `passes` chunks for each microbatch.
     scale = (forward + backward + comm) / (forward + backward) / stage.passes
     times = Times(f=forward * scale, b=backward * scale / 2, w=backward * scale / 2)
     schedule = find(layout.schedule)

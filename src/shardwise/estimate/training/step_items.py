@@ -1,4 +1,4 @@
-"""All work of a training step on a chip of the fullest stage, as priced items."""
+"""All operations of a training step on a chip of the fullest stage, as priced items."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from shardwise.ops.program import Step
 
 
 def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Items of one step of one layout on a chip of the fullest stage.
+    """Priced items of one step of one layout on a chip of the fullest stage.
 
-    Their seconds are the compute, head, traffic and update of `step_time`.
+    Their seconds add up to the compute, head, traffic and update times that `step_time` returns.
     """
     m = priced.layout.n_microbatches
     parts = recomputed_parts(priced.layout)
     stage_share = float(priced.stage.share)
 
     def in_step(items: Iterable[PricedItem]) -> Iterator[PricedItem]:
+        """Items of one microbatch in all layers -> the same in a step on one stage."""
         for item in items:
             n = m * (1.0 if is_embedding_or_head(item.work) else stage_share)
             if item.phase == "remat" and item.role is None:
@@ -37,6 +38,7 @@ def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
             yield item.times(n)
 
     def recomputed(items: Iterable[PricedItem]) -> Iterator[PricedItem]:
+        """Items of a forward pass -> those that remat runs a second time in a step."""
         for item in items:
             if item.part and item.part in parts:
                 remat = replace(item, phase="remat")

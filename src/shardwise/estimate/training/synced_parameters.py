@@ -1,4 +1,4 @@
-"""Parameters of a model by the chips over which their gradients are summed."""
+"""Numbers of parameters, grouped by the chips over which their gradients are summed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ TENSOR_DIMS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSplit:
-    """Parameters by how `tensor` shards them.
+class ParametersOverTensor:
+    """Numbers of parameters, grouped by how `tensor` shards them.
 
     Args:
         sharded: (size of the dim that `tensor` shards, parameters per index of that dim).
-        replicated: matrices on every chip of `tensor`: routers, projections to a latent.
-        vectors: on every chip: scales and biases of norms.
-        arrays: numbers of arrays of `sharded`, `replicated` and `vectors`; equal layers share one.
+        replicated: parameters of matrices that every chip of `tensor` holds: routers, projections
+            to a latent.
+        vectors: parameters of norms, scales and biases, which every chip of `tensor` holds.
+        arrays: numbers of arrays in `sharded`, `replicated` and `vectors`, where identical layers
+            share their arrays.
     """
 
     sharded: tuple[tuple[int, float], ...]
@@ -35,7 +37,7 @@ class TensorSplit:
     arrays: tuple[int, int, int]
 
     def local(self, tensor: Num) -> Num:
-        """Parameters of `sharded` on one chip."""
+        """Number of parameters of `sharded` on one of `tensor` chips."""
         total: Num = 0.0
         for size, parameters_per_index in self.sharded:
             total = total + parameters_per_index * ceil_div(size, tensor)
@@ -44,23 +46,24 @@ class TensorSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedParameters:
-    """Parameters of a model by how their gradients are synced.
+    """Numbers of parameters of a model, grouped by how their gradients are synced.
 
     Args:
-        layers: all layers, without experts.
-        routed: experts of all layers.
-        routed_arrays: arrays of experts.
-        first: outside the layers, on the first pipeline stage.
-        last: outside the layers, on the last stage.
-        single: outside the layers, on a single stage.
+        layers: parameters of all layers, without routed experts.
+        routed: number of parameters of the routed experts in all layers.
+        routed_arrays: number of arrays of routed experts, where identical layers share their
+            arrays.
+        first: parameters outside the layers that the first pipeline stage holds.
+        last: parameters outside the layers that the last pipeline stage holds.
+        single: all parameters outside the layers, as a single stage holds them.
     """
 
-    layers: TensorSplit
+    layers: ParametersOverTensor
     routed: float
     routed_arrays: int
-    first: TensorSplit
-    last: TensorSplit
-    single: TensorSplit
+    first: ParametersOverTensor
+    last: ParametersOverTensor
+    single: ParametersOverTensor
 
 
 @functools.lru_cache(maxsize=64)
@@ -77,10 +80,10 @@ def synced_parameters(config: ModelConfig) -> SyncedParameters:
             else:
                 dense.append((weight, group.count))
     first, last, single = (
-        _tensor_split([(weight, 1) for weight in weights]) for weights in outer_weights_of(config)
+        _over_tensor([(weight, 1) for weight in weights]) for weights in outer_weights_of(config)
     )
     return SyncedParameters(
-        layers=_tensor_split(dense),
+        layers=_over_tensor(dense),
         routed=float(routed),
         routed_arrays=routed_arrays,
         first=first,
@@ -89,7 +92,8 @@ def synced_parameters(config: ModelConfig) -> SyncedParameters:
     )
 
 
-def _tensor_split(weights: Sequence[tuple[Weight, int]]) -> TensorSplit:
+def _over_tensor(weights: Sequence[tuple[Weight, int]]) -> ParametersOverTensor:
+    """Group the parameters of (weight, number of layers that have it)."""
     per_index: dict[int, float] = {}
     replicated = 0.0
     vectors = 0.0
@@ -107,7 +111,7 @@ def _tensor_split(weights: Sequence[tuple[Weight, int]]) -> TensorSplit:
         else:
             vectors += count * weight.size
             arrays[2] += 1
-    return TensorSplit(
+    return ParametersOverTensor(
         sharded=tuple(per_index.items()),
         replicated=replicated,
         vectors=vectors,

@@ -92,7 +92,7 @@ def search(
     traffic = None
     if arrivals:
         n_ranked = max(n_candidates, N_CANDIDATES)
-        ranking = refusals.rank_or_explain(request, n_ranked, each_reader=True)
+        ranking = refusals.rank_or_explain(request, n_ranked, each_prefill=True)
         ranking, traffic = under_traffic(request, ranking, arrivals, largest=largest)
     else:
         ranking = refusals.rank_or_explain(request, n_candidates)

@@ -209,7 +209,7 @@ def _table_batches(chosen: Candidate) -> list[int]:
 def _critical_batches(server: Server) -> Iterator[Critical]:
     """The critical batch for the plan's dtypes, then for others that the chip supports."""
     chip = server.rates.chip
-    wide = server.rates.wide_dtype
+    wide = server.rates.half_precision_dtype
     pairs = [
         (server.job.weights, usual_compute(server.job.compute, chip)),
         (wide, wide),

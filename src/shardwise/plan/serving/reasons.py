@@ -205,7 +205,7 @@ def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> It
 
     The two kinds are deployments with and without separate prefill engines.
     """
-    if not request.looks_at_both:
+    if not request.compares_both_kinds:
         return
     opposite = ranking.other
     disaggregated = chosen.reader is None

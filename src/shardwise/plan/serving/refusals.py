@@ -23,20 +23,20 @@ NARROW_DTYPES = {
 }
 
 
-def rank_or_explain(request: Request, n_candidates: int, *, each_reader: bool = False) -> Ranking:
+def rank_or_explain(request: Request, n_candidates: int, *, each_prefill: bool = False) -> Ranking:
     """Rank the deployments of a request; if there are none, the error says what would work.
 
     Args:
         request: the request of the search.
         n_candidates: number of deployments to keep.
-        each_reader: also keep deployments that differ only in their prefill engines.
+        each_prefill: also keep deployments that differ only in their prefill engines.
 
     Raises:
         NoStrategy: no engine is legal, or no deployment meets the bounds.
         DoesNotFit: no engine fits in memory.
     """
     try:
-        return rank(request, n_candidates, each_reader=each_reader)
+        return rank(request, n_candidates, each_prefill=each_prefill)
     except DoesNotFit:
         raise _does_not_fit(request) from None
     except NoLegalEngine:

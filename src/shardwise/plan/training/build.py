@@ -20,7 +20,7 @@ from shardwise.plan.schema.common import Operation, RatesUsed
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
-from shardwise.search.given import NOTHING, Choices, Fixed
+from shardwise.search.given import NOTHING_FIXED, Choices, Fixed
 from shardwise.search.training import rank
 from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
@@ -142,7 +142,7 @@ def _record_plan(
     rates: Calibration,
     chosen: Candidate,
     candidates: list[Candidate],
-    choices: Fixed = NOTHING,
+    choices: Fixed = NOTHING_FIXED,
 ) -> training.Plan:
     layout = chosen.layout
     sizes = chosen.mesh.sizes

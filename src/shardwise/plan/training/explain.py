@@ -191,7 +191,7 @@ def _outcome(candidate: Candidate) -> Outcome:
 def _what_if(case: Case, factors: Mapping[str, float]) -> WhatIf:
     """Evaluate the plan's layout, and search again, on the changed machine."""
     system = scaled(case.system, factors)
-    changed = case.on(system)
+    changed = case.with_system(system)
     best = None
     with contextlib.suppress(NoStrategy):
         best = replace(case, system=system).rank(keep=1).candidates[0]

@@ -10,7 +10,7 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import System, Torus, legal_slices
 from shardwise.models import ModelConfig
 from shardwise.search.given import Fixed, fixed_of
-from shardwise.search.model_sizes import tensor_widths, worth_cutting
+from shardwise.search.model_sizes import tensor_widths, worth_sharding
 from shardwise.search.training import rank
 from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
@@ -76,7 +76,7 @@ def _nearby_machine(model: ModelConfig, system: System, job: Train) -> list[str]
     legal = []
     for machine in nearby(system):
         meshes = legal_meshes(model, machine, job, {})
-        if any(worth_cutting(job.seq, mesh.context) for mesh in meshes):
+        if any(worth_sharding(job.seq, mesh.context) for mesh in meshes):
             legal.append(machine)
     if not legal:
         return []

@@ -1,1 +1,1 @@
-"""Search of serving deployments: engines and batches, evaluated in arrays and chosen."""
+"""Search of serving deployments: evaluates engines and batches as arrays and ranks them."""

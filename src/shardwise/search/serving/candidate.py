@@ -1,4 +1,4 @@
-"""A serving deployment in numbers: engines, forward passes, memory, latency and rates."""
+"""A serving deployment: its engines, and their pass times, memory, latency and throughput."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ from shardwise.workload import Serve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Identical engines.
+    """A number of identical engines.
 
     Args:
-        system: the machine that holds one engine, or several replicas.
+        system: the machine that holds one engine, or several of them.
+        placement: physical placement of one engine, or on a torus of all engines of the machine.
+        rates: the rates that the chip is expected to reach.
         count: number of engines.
     """
 
@@ -46,12 +48,12 @@ class Server:
 
     @property
     def engine(self) -> Engine:
-        """An engine at the expected rates."""
+        """One of the engines, at the expected rates."""
         return self._at(self.rates)
 
     @property
     def ideal(self) -> Engine:
-        """An engine at the chip's peak rates."""
+        """One of the engines, at the chip's peak rates and without software overhead."""
         return self._at(ServeRates(chip=self.rates.chip, job=self.job))
 
     def _at(self, rates: ServeRates) -> Engine:
@@ -65,7 +67,10 @@ class Server:
 
     @property
     def max_batch(self) -> int:
-        """Sequences of the full context that fit in one engine, a multiple of `batch_unit`."""
+        """The most sequences of full context length that fit in one engine.
+
+        Rounded down to a multiple of `batch_unit`.
+        """
         layout = self.layout
         unit = int(batch_unit(self.config, layout, layout.sizes))
         capacity = self.rates.chip.need("hbm_bytes")
@@ -75,7 +80,7 @@ class Server:
         return int(limit) // unit * unit
 
     def memory(self, batch: int) -> Memory:
-        """Memory of the fullest chip with `batch` sequences in an engine."""
+        """Memory of the fullest chip of an engine that holds `batch` sequences."""
         return engine_memory(
             self.config,
             self.layout,
@@ -87,18 +92,21 @@ class Server:
         )
 
     def decode(self, batch: int, *, ideal: bool = False) -> PassTime:
-        """A decoding pass of an engine with `batch` sequences."""
+        """Time of one decoding pass of an engine that holds `batch` sequences."""
         engine = self._ideal_or_expected(ideal=ideal)
         n_sequences = in_flight(engine, batch)
         return engine.decode(n_sequences, self.job.mean_context, 1 + self.job.drafted)
 
     def per_token(self, seconds: float) -> float:
-        """Seconds per accepted token of a sequence, from those of one (speculative) pass."""
+        """Seconds per output token of a sequence, where one decoding pass takes `seconds`.
+
+        With speculative decoding, one pass may yield several accepted tokens.
+        """
         job = self.job
         return float(speculative_token_s(seconds, job.acceptance, job.drafted, job.draft_cost))
 
     def prefill(self, *, ideal: bool = False) -> PassTime:
-        """The prefill pass of an idle engine, with one prompt on each shard of its batch."""
+        """Time of a prefill pass of an idle engine, with one prompt on each shard of its batch."""
         job = self.job
         engine = self._ideal_or_expected(ideal=ideal)
         n_prompts = prompts_per_pass(engine)
@@ -115,12 +123,13 @@ class Candidate:
     """A deployment.
 
     Args:
-        server: engines that decode, and also prefill where there is no `reader`.
+        server: the decode engines; in a colocated deployment they also prefill.
         batch: sequences that decode at once in one engine.
-        reader: prefill engines of a disaggregated deployment, or None.
-        busy: share of the time in which the prefill engines work.
+        reader: the prefill engines of a disaggregated deployment; None if colocated.
+        busy: fraction of the time that the prefill engines in `reader` are working; 0 if colocated.
         chips: number of chips that are paid for.
-        transfer_s: seconds to send the KV cache of a prompt from one engine to another.
+        transfer_s: seconds to send the KV cache of one prompt from a prefill engine to a decode
+            engine; 0 if colocated.
     """
 
     server: Server
@@ -136,7 +145,7 @@ class Candidate:
 
     @property
     def steady(self) -> SteadyState:
-        """SteadyState-state means of one engine that decodes."""
+        """Means of one decode engine under steady traffic."""
         if self.reader:
             return decode_only(self.server.engine, self.job, self.batch)
         return colocated(self.server.engine, self.job, self.batch)
@@ -148,7 +157,7 @@ class Candidate:
 
     @property
     def ttft_s(self) -> float:
-        """TTFT: mean seconds to the first token, with the server's overhead for a request."""
+        """TTFT: mean seconds to the first token, including the server's overhead per request."""
         server_s = self.server.rates.overhead.request_s
         if not self.reader:
             return float(self.steady.ttft_s) + server_s
@@ -158,11 +167,11 @@ class Candidate:
     @property
     def most_requests_per_s(self) -> float:
         """Requests per second that the deployment completes when all engines are full."""
-        decoded = self.server.count * float(self.steady.requests_per_s)
+        decode_rate = self.server.count * float(self.steady.requests_per_s)
         if not self.reader:
-            return decoded
-        prefilled, _ = prefill_only(self.reader.engine, self.job, self.busy)
-        return min(decoded, self.reader.count * float(prefilled))
+            return decode_rate
+        engine_rate, _ = prefill_only(self.reader.engine, self.job, self.busy)
+        return min(decode_rate, self.reader.count * float(engine_rate))
 
     @property
     def most_tokens_per_s(self) -> float:
@@ -173,7 +182,7 @@ class Candidate:
 
     @property
     def requests_per_s(self) -> float:
-        """Requests per second: the job's arrival rate, or the maximum where it states none."""
+        """Requests per second: the job's arrival rate, or the maximum if it states no rate."""
         return self.job.rate or self.most_requests_per_s
 
     @property

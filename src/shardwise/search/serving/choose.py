@@ -1,4 +1,4 @@
-"""Choose among deployments: the best within the latency bounds, the knee, the Pareto front."""
+"""Choice among deployments: the best that meets the latency bounds, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from shardwise.errors import NoStrategy
 from shardwise.search.serving.deployments import Points
 from shardwise.workload import Serve
 
-DIGITS = 9  # significant ones: sums in another order count as equal
+# Numbers that agree in this many significant digits count as equal: sums of the same terms in
+# another order differ by rounding.
+DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The criterion that a search chooses by, among deployments within the bounds.
+    """The criterion by which a search chose among the deployments that meet the bounds.
 
     Args:
-        aim: fewest chips; highest tokens/s/chip; or the knee, the highest product of tokens/s/chip
-            and tokens/s of a sequence.
-        percentile: share of the requests that must meet the bounds; None where their means must.
+        aim: "chips" for the fewest chips; "throughput" for the highest tokens/s/chip; "knee" for
+            the highest product of tokens/s/chip and tokens/s of one sequence.
+        rate: requests per second of the job, or None.
+        ttft_s: bound on the time to first token, or None.
+        tpot_s: bound on the time per output token, or None.
+        percentile: share of the requests that must meet the bounds; None if the bounds apply to
+            the means.
     """
 
     aim: Literal["chips", "throughput", "knee"]
@@ -33,7 +39,10 @@ class Rule:
 
 
 def per_chip(points: Points, job: Serve) -> Num:
-    """Generated tokens per second per chip, at the job's request rate where it states one."""
+    """Output tokens per second per chip of each deployment.
+
+    Where the job states a request rate, tokens beyond that rate do not count.
+    """
     import numpy as np
 
     tokens_per_s = points.tokens_per_s
@@ -43,7 +52,7 @@ def per_chip(points: Points, job: Serve) -> Num:
 
 
 def within(points: Points, job: Serve) -> Num:
-    """Whether the mean latencies meet the bounds of the job."""
+    """Whether the mean TTFT and TPOT of each deployment meet the job's bounds."""
     meets_bounds = points.chips > 0
     if job.tpot_s:
         meets_bounds = meets_bounds & (points.tpot_s <= job.tpot_s)
@@ -55,11 +64,15 @@ def within(points: Points, job: Serve) -> Num:
 def ordered(
     points: Points, job: Serve, *, machine_is_given: bool, name: Callable[[int], str] = str
 ) -> tuple[Num, Rule]:
-    """The deployments that meet the bounds, best first, and the rule behind the order.
+    """Order the deployments that meet the bounds.
 
     Args:
-        machine_is_given: the machine is fixed, so that fewer chips save nothing.
-        name: text for a point, for the error message.
+        machine_is_given: whether the search is on one machine, where using fewer chips saves
+            nothing.
+        name: function from an index of `points` to a short description, for error messages.
+
+    Returns:
+        Indices of the deployments that meet the bounds, best first, and the rule of this order.
 
     Raises:
         NoStrategy: no deployment meets the bounds.
@@ -85,15 +98,16 @@ def ordered(
         return rows[order], rule
     order = np.lexsort((legal.ttft_s, -_rounded(throughput / tpot)))
     _, first = np.unique(legal.chips[order], return_index=True)
-    knees = order[first]  # the knee of every chip count, the highest tokens/s/chip first
+    # The knee of every chip count comes first, those with the highest tokens/s/chip before others.
+    knees = order[first]
     knees = knees[np.lexsort((legal.chips[knees], -throughput[knees]))]
     return rows[np.concatenate([knees, np.delete(order, first)])], Rule(aim="knee")
 
 
 def front(points: Points, job: Serve) -> Num:
-    """The Pareto front of TPOT and tokens/s/chip.
+    """Indices of the deployments on the Pareto front of TPOT and tokens/s/chip, by rising TPOT.
 
-    Only deployments that meet the TTFT bound take part, unless no deployment meets it.
+    Only deployments that meet the TTFT bound count, or all if no deployment meets it.
     """
     import numpy as np
 
@@ -110,7 +124,7 @@ def front(points: Points, job: Serve) -> Num:
 
 
 def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:
-    """The latency bounds that no deployment meets, each with the deployment nearest to it."""
+    """Messages about latency bounds that no deployment meets, each with the nearest deployment."""
     problems = []
     ms = units.show_seconds
     if job.tpot_s and not (points.tpot_s <= job.tpot_s).any():
@@ -134,6 +148,7 @@ def unmet(points: Points, job: Serve, name: Callable[[int], str]) -> list[str]:
 
 
 def _rounded(values: Num) -> Num:
+    """Values rounded to `DIGITS` significant digits."""
     import numpy as np
 
     with np.errstate(divide="ignore"):

@@ -1,6 +1,6 @@
 """Deployments as arrays: colocated engines, or disaggregated prefill and decode engines.
 
-Latency and throughput are means over equal requests (`estimate.serving.steady_state`), without
+Latency and throughput are means over identical requests (`estimate.serving.steady_state`), not
 percentiles.
 """
 
@@ -18,33 +18,42 @@ from shardwise.models.count import kv_cache_bytes
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
 from shardwise.workload import Serve
 
-MAX_LOAD = 0.9  # planned share of the largest request rate: means do not include bursts
+# Share of an engine's maximum request rate that a plan uses. The rest is for bursts of requests,
+# which the means leave out.
+MAX_LOAD = 0.9
 DECODE_COUNTS = (1, 2, 3, 4)  # numbers of decode engines to try when the chip count is free
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Deployments, one array element each.
+    """Deployments as parallel arrays, with one element for each deployment.
+
+    Decode engines of a colocated deployment also prefill; its `prefill_block`, `prefill_row` and
+    `prefill_load` are -1.
 
     Args:
-        block: block of the decode engines (which also prefill, unless disaggregated).
-        point: operating point in that block.
-        reader: block of the prefill engines; -1 for colocated deployments, as in the next two.
-        reader_row: prefill engine in that block.
-        load: index in `PREFILL_LOADS`.
-        engines, readers: numbers of decode and prefill engines.
+        decode_block: index of the `EngineBlock` of the decode engines.
+        decode_point: index of the operating point in that block.
+        prefill_block: index of the `EngineBlock` of the prefill engines.
+        prefill_row: index of the prefill engine in that block.
+        prefill_load: index in `PREFILL_LOADS` of the utilization of the prefill engines.
+        n_decode: number of decode engines.
+        n_prefill: number of prefill engines.
         chips: number of chips that are paid for.
-        tokens_per_s, requests_per_s: maximum rates.
-        transfer_s: seconds to send the KV cache of a prompt from one engine to another.
+        tpot_s: mean time per output token.
+        ttft_s: mean time to first token.
+        tokens_per_s: output tokens per second of the deployment when all engines are full.
+        requests_per_s: requests per second of the deployment when all engines are full.
+        transfer_s: seconds to send the KV cache of one prompt to a decode engine.
     """
 
-    block: Num
-    point: Num
-    reader: Num
-    reader_row: Num
-    load: Num
-    engines: Num
-    readers: Num
+    decode_block: Num
+    decode_point: Num
+    prefill_block: Num
+    prefill_row: Num
+    prefill_load: Num
+    n_decode: Num
+    n_prefill: Num
     chips: Num
     tpot_s: Num
     ttft_s: Num
@@ -56,22 +65,24 @@ class Points:
         return len(self.chips)
 
     def take(self, rows: Num) -> Points:
-        """The elements at the indices `rows`."""
+        """The deployments at the indices `rows`."""
         return Points(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePool:
-    """Candidate engines of one kind for a disaggregated deployment, one array element each.
+    """Candidate prefill engines, or candidate decode engines, of a disaggregated deployment.
+
+    Parallel arrays, with one element for each candidate engine.
 
     Args:
-        block: block of the engine.
-        row: prefill engine of the block, or operating point for decoding.
-        load: index in `PREFILL_LOADS`; 0 for decode engines.
-        chips: chips of one engine.
-        seconds: mean time of a prefill, or of a decoding pass.
+        block: index of the engine's `EngineBlock`.
+        row: index of a prefill engine, or of the operating point of a decode engine, in the block.
+        load: index in `PREFILL_LOADS` of the engine's utilization; 0 for decode engines.
+        chips: number of chips of one engine.
+        seconds: mean time of a prefill, queueing included, or of a decoding pass.
         requests_per_s: requests per second that one engine completes.
-        kv_shards: chips that hold different parts of a KV cache.
+        kv_shards: number of distinct shards into which an engine splits a KV cache.
     """
 
     block: Num
@@ -83,7 +94,7 @@ class EnginePool:
     kv_shards: Num
 
     def take(self, rows: Num) -> EnginePool:
-        """The elements at the indices `rows`."""
+        """The engines at the indices `rows`."""
         return EnginePool(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
@@ -91,7 +102,7 @@ Arrays = TypeVar("Arrays", Points, EnginePool)
 
 
 def concatenate(parts: Sequence[Arrays]) -> Arrays:
-    """Concatenate several values, field by field."""
+    """Join several groups of parallel arrays into one, field by field."""
     import numpy as np
 
     columns = {}
@@ -101,13 +112,17 @@ def concatenate(parts: Sequence[Arrays]) -> Arrays:
 
 
 def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bool) -> list[Points]:
-    """Deployments whose engines both prefill and decode."""
+    """Deployments whose engines both prefill and decode, one `Points` for each block.
+
+    Args:
+        machine_is_given: whether the search is on one machine, which limits the number of engines.
+    """
     import numpy as np
 
     deployments = []
     for i, block in enumerate(blocks):
         steady = block.steady
-        engines = block.engines.take(block.row)
+        engines = block.engines.take(block.engine_index)
         n_points = len(engines)
         if machine_is_given:
             n_engines = engines.sizes["data"]
@@ -120,15 +135,15 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
         if job.rate:
             n_engines = np.ceil(job.rate / (MAX_LOAD * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
-        no_reader = np.full(n_points, -1)
+        no_prefill = np.full(n_points, -1)
         points = Points(
-            block=np.full(n_points, i),
-            point=np.arange(n_points),
-            reader=no_reader,
-            reader_row=no_reader,
-            load=no_reader,
-            engines=n_engines,
-            readers=np.zeros(n_points),
+            decode_block=np.full(n_points, i),
+            decode_point=np.arange(n_points),
+            prefill_block=no_prefill,
+            prefill_row=no_prefill,
+            prefill_load=no_prefill,
+            n_decode=n_engines,
+            n_prefill=np.zeros(n_points),
             chips=chips,
             tpot_s=steady.tpot_s,
             ttft_s=steady.ttft_s + block.rates.overhead.request_s,
@@ -151,8 +166,9 @@ def disaggregated(
     """Deployments with separate prefill engines, which send KV caches to the decode engines.
 
     Args:
-        max_chips: limit on the chips of all engines together.
-        machine_is_given: the chip count is fixed, and all chips are paid for.
+        max_chips: limit on the total number of chips of all engines.
+        machine_is_given: whether the search is on one machine of `max_chips` chips, all of which
+            are paid for unless the job states a request rate.
     """
     deployments = []
     indices_by_job: dict[Serve, list[int]] = {}
@@ -174,6 +190,7 @@ def disaggregated(
 def _prefill_pool(
     config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int]
 ) -> EnginePool:
+    """Best prefill engines of the blocks at `indices`, at each of `PREFILL_LOADS`."""
     import numpy as np
 
     pools = []
@@ -199,12 +216,13 @@ def _prefill_pool(
 def _decode_pool(
     config: ModelConfig, blocks: Sequence[EngineBlock], indices: Sequence[int], job: Serve
 ) -> EnginePool:
+    """Best operating points of the decode engines of the blocks at `indices`."""
     import numpy as np
 
     pools = []
     for i in indices:
         block = blocks[i]
-        engines = block.engines.take(block.row)
+        engines = block.engines.take(block.engine_index)
         n_points = len(engines)
         pool = EnginePool(
             block=np.full(n_points, i),
@@ -220,7 +238,7 @@ def _decode_pool(
 
 
 def _undominated(pool: EnginePool) -> EnginePool:
-    """The Pareto front of seconds and requests per second, for each number of chips."""
+    """The engines on the Pareto front of time and request rate, for each number of chips."""
     import numpy as np
 
     order = np.lexsort((-pool.requests_per_s, pool.seconds, pool.chips))
@@ -240,7 +258,7 @@ def _undominated(pool: EnginePool) -> EnginePool:
 
 
 def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]) -> Num:
-    """Chips that hold different parts of a KV cache, so that as many links send it."""
+    """Number of distinct shards of a KV cache, each of which can be sent over a separate link."""
     import numpy as np
 
     if not config.attentions:
@@ -252,10 +270,13 @@ def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]
 def _cache_link(
     chip: Chip, systems: Sequence[System], chips: Num, *, machine_is_given: bool
 ) -> Num:
-    """Bytes per second of one chip's slowest link between two engines of a deployment.
+    """Bytes per second at which one chip sends KV caches from engine to engine, per deployment.
 
-    GPUs of one domain use its switches, others the network between nodes; engines on one TPU slice
-    use its ICI, on several slices DCN.
+    TPU engines on a given machine of one slice use its ICI, others DCN. GPU engines use the
+    switches of their node if the whole deployment fits in one, otherwise the scale-out network.
+
+    Args:
+        chips: number of chips of each deployment.
 
     Raises:
         UnknownFigure: the chip's file does not state the bandwidth.
@@ -263,28 +284,35 @@ def _cache_link(
     import numpy as np
 
     if chip.ici:
-        figure = "dcn.bandwidth"
+        bandwidth_name = "dcn.bandwidth"
         if machine_is_given and systems[0].n_slices == 1:
-            figure = "ici.link"
-        return np.full_like(chips, chip.need(figure))
+            bandwidth_name = "ici.link"
+        return np.full_like(chips, chip.need(bandwidth_name))
     topology = systems[0].topology
-    domain = 1
+    node_gpus = 1
     if isinstance(topology, Switched):
-        domain = topology.domain
-    in_domain = chips <= domain
+        node_gpus = topology.domain
+    in_node = chips <= node_gpus
     node_rate = 0.0
     network_rate = 0.0
-    if in_domain.any():
+    if in_node.any():
         node_rate = chip.need("node.egress")
-    if not in_domain.all():
+    if not in_node.all():
         network_rate = chip.need("scale_out.egress")
-    return np.where(in_domain, node_rate, network_rate)
+    return np.where(in_node, node_rate, network_rate)
 
 
 def _engine_counts(
     job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: int, *, machine_is_given: bool
 ) -> Iterator[tuple[Num, Num]]:
-    """(prefill engines, decode engines) to try for each pair of an element of both pools."""
+    """Yield numbers of prefill and decode engines to try, as two arrays over pairs of engine types.
+
+    Args:
+        prefill: the prefill engine of each pair.
+        decode: the decode engine of each pair.
+        max_chips: limit on the total number of chips of a deployment.
+        machine_is_given: whether the search is on one machine, whose chips are all used.
+    """
     import numpy as np
 
     prefill_rate = prefill.requests_per_s
@@ -311,7 +339,7 @@ def _pairs(
     *,
     machine_is_given: bool,
 ) -> list[Points]:
-    """Every pair of a prefill and a decode engine, in the ratio with the highest request rate."""
+    """Deployments of every prefill engine with every decode engine, in the numbers to try."""
     import numpy as np
 
     shape = (len(prefill_pool.chips), len(decode_pool.chips))
@@ -343,13 +371,13 @@ def _pairs(
         if machine_is_given and not job.rate:
             chips = np.full_like(chips, max_chips)
         points = Points(
-            block=decode.block,
-            point=decode.row,
-            reader=prefill.block,
-            reader_row=prefill.row,
-            load=prefill.load,
-            engines=n_decode,
-            readers=n_prefill,
+            decode_block=decode.block,
+            decode_point=decode.row,
+            prefill_block=prefill.block,
+            prefill_row=prefill.row,
+            prefill_load=prefill.load,
+            n_decode=n_decode,
+            n_prefill=n_prefill,
             chips=chips,
             tpot_s=decode.seconds,
             ttft_s=prefill.seconds + transfer_s + decode.seconds + server_s,

@@ -1,4 +1,7 @@
-"""Evaluate candidate engines under all forms and batches, as arrays: latency, rates, memory."""
+"""Evaluation of candidate engines as arrays, under every form of layout and every batch.
+
+A form (`ServeForm`) is a layout without its mesh: how weights and KV cache are sharded.
+"""
 
 from __future__ import annotations
 
@@ -20,45 +23,50 @@ from shardwise.workload import Serve
 
 # Batches of an engine to try, in units of `batch_unit`: powers of two and 1.5 times these.
 BATCH_GRID = [1, *(n for k in range(1, 17) for n in (2**k, 3 * 2 ** (k - 1)))]
-PROBE_BATCH = (
-    64  # sequences for which placements of one mesh are compared; links decide their order
-)
-# Shares of the time in which a prefill engine works; with more, prompts queue for longer.
+# Placements of one mesh are compared at this batch. Their order hardly depends on the batch, as
+# only their links differ.
+PROBE_BATCH = 64
+# Utilizations of a prefill engine to try: the higher it is, the longer prompts queue.
 PREFILL_LOADS = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBlock:
-    """Engines of one form in one dtype, with the batches that fit.
+    """Engines of one form for one job, with the batches that fit.
 
-    An operating point is an engine with a batch.
+    An operating point is an engine with a batch. An engine has one or more of them.
 
     Args:
-        row: index in `engines`, for each operating point.
-        batch: sequences that decode at once in one engine, for each operating point.
-        steady: means of one engine that both prefills and decodes, for each operating point.
-        prefill_s: seconds of a prefill with queueing, for each of `PREFILL_LOADS` (rows) and each
-            engine (columns), when the engine only prefills.
-        prefills_per_s: prompts per second, in the same shape.
+        job: the workload, with its dtypes.
+        engine_index: for each operating point, the index of its engine in `engines`.
+        batch: for each operating point, the sequences that decode at once in one engine.
+        steady: for each operating point, the means of one engine that both prefills and decodes.
+        prefill_s: seconds of a prefill, queueing included, in an engine that only prefills: array
+            of [len(PREFILL_LOADS), number of engines].
+        prefills_per_s: prompts per second of such an engine; same shape.
     """
 
     job: Serve
     form: ServeForm
     rates: ServeRates
     engines: CandidateEngines
-    row: Num
+    engine_index: Num
     batch: Num
     steady: SteadyState
     prefill_s: Num
     prefills_per_s: Num
 
     def layout(self, row: int) -> ServeLayout:
-        """The layout of one engine."""
+        """The layout of the engine at index `row`."""
         return ServeLayout(**_form_fields(self.form), mesh=self.engines.meshes[row])
 
 
 def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
-    """The forms to search; "gathered" weights, which rarely pay in serving, only on request."""
+    """The forms to search.
+
+    "gathered" weights (FSDP), which rarely pay in serving, are among them only if the user fixed
+    them.
+    """
     weight_layouts = ["stationary", "2d"]
     kv_splits = list(KV_SPLITS)
     expert_tensors: list[int | None] = [None]
@@ -77,11 +85,17 @@ def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
 
 
 def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Choices) -> Num:
-    """Which engines can use a form."""
+    """Whether each engine can use a form.
+
+    Args:
+        sizes: mesh role -> chips of each engine.
+        fixed: settings that the user fixed.
+    """
     is_legal = sizes["fsdp"] > 1
     if form.weights == "stationary":
         is_legal = ~is_legal
-    if form.weights == "2d" and "fsdp" not in fixed:  # instead of pipe and context, not with them
+    # A search combines "2d" weights with neither pipe nor context, unless the user fixed fsdp.
+    if form.weights == "2d" and "fsdp" not in fixed:
         is_legal = is_legal & (sizes["pipe"] * sizes["context"] == 1)
     if form.kv != "copied" and "kv" not in fixed:
         is_legal = is_legal & (sizes["tensor"] > min_kv_heads(config))
@@ -91,7 +105,7 @@ def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed:
 
 
 def min_kv_heads(config: ModelConfig) -> int:
-    """The fewest heads of any layer's KV cache; the latent cache of MLA counts as one head."""
+    """The smallest number of KV heads of any layer; the latent cache of MLA counts as one head."""
     return min((_kv_heads(attention) for attention, _ in config.attentions), default=1)
 
 
@@ -102,7 +116,10 @@ def _kv_heads(attention: Attention) -> int:
 
 
 def batch_unit(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """The smallest batch of an engine: one sequence for each shard of the batch."""
+    """The smallest batch of an engine, of which every batch is a multiple.
+
+    It has one sequence for each shard of the batch and each stage of the pipeline.
+    """
     unit = sizes["expert"] * sizes["pipe"]
     if form.weights == "gathered":
         unit = unit * sizes["fsdp"]
@@ -117,10 +134,10 @@ def blocks(
     options: Sequence[tuple[Serve, ServeRates]],
     fixed: Choices,
 ) -> list[EngineBlock]:
-    """All operating points that fit, by form and dtype.
+    """Evaluate all operating points that fit, in one block for each form and each job.
 
     Args:
-        options: the job in each dtype, with the rates of the chip for it.
+        options: the job in each combination of dtypes, with the rates of the chip for it.
     """
     placed = best_placed(config, engines, *options[0], fixed)
     evaluated = []
@@ -128,9 +145,9 @@ def blocks(
         rows = legal(config, form, placed.sizes, fixed).nonzero()[0]
         if not len(rows):
             continue
-        of_form = placed.take(rows)
+        legal_engines = placed.take(rows)
         for job, rates in options:
-            block = engine_block(config, form, of_form, job, rates)
+            block = engine_block(config, form, legal_engines, job, rates)
             if block is not None:
                 evaluated.append(block)
     return evaluated
@@ -139,7 +156,7 @@ def blocks(
 def best_placed(
     config: ModelConfig, engines: CandidateEngines, job: Serve, rates: ServeRates, fixed: Choices
 ) -> CandidateEngines:
-    """For each mesh on each machine, the placement with the fastest decoding pass."""
+    """Keep one engine for each mesh on each machine: the placement with the fastest decoding."""
     import numpy as np
 
     seconds = np.zeros(len(engines))
@@ -161,7 +178,7 @@ def engine_block(
     job: Serve,
     rates: ServeRates,
 ) -> EngineBlock | None:
-    """The operating points of a form, or None if no engine fits a single sequence."""
+    """Evaluate the operating points of a form; None if no engine fits any of its batches."""
     import numpy as np
 
     capacity = rates.chip.need("hbm_bytes")
@@ -175,9 +192,9 @@ def engine_block(
         engine_rows, batch = _grid_batches(unit, limit)
     if not len(engine_rows):
         return None
-    used_rows, row = np.unique(engine_rows, return_inverse=True)
+    used_rows, engine_index = np.unique(engine_rows, return_inverse=True)
     used = engines.take(used_rows)
-    steady = colocated(_engine(config, form, used.take(row), rates), job, batch)
+    steady = colocated(_engine(config, form, used.take(engine_index), rates), job, batch)
     loads = np.array(PREFILL_LOADS)[:, None]
     prefills_per_s, prefill_s = prefill_only(_engine(config, form, used, rates), job, loads)
     return EngineBlock(
@@ -185,7 +202,7 @@ def engine_block(
         form=form,
         rates=rates,
         engines=used,
-        row=row,
+        engine_index=engine_index,
         batch=batch,
         steady=steady,
         prefill_s=prefill_s,
@@ -205,7 +222,15 @@ def _engine(
 
 
 def _grid_batches(unit: Num, limit: Num) -> tuple[Num, Num]:
-    """(engine, batch) of every batch of the grid up to `limit`, and of `limit` itself."""
+    """Operating points of every engine at every batch of the grid, and at its largest batch.
+
+    Args:
+        unit: `batch_unit` of each engine.
+        limit: largest batch of each engine.
+
+    Returns:
+        Index of the engine and batch, for each operating point.
+    """
     import numpy as np
 
     batches = np.array(BATCH_GRID)[None, :] * unit[:, None]
@@ -218,7 +243,10 @@ def _grid_batches(unit: Num, limit: Num) -> tuple[Num, Num]:
 
 
 def _shared_batch(total: int, engines: CandidateEngines, unit: Num, limit: Num) -> tuple[Num, Num]:
-    """(engine, batch) where the engines of a machine share a batch of `total` evenly."""
+    """Operating points of engines whose machine divides a batch of `total` evenly among them.
+
+    The other arguments and the result are those of `_grid_batches`.
+    """
     import numpy as np
 
     batch = total / engines.sizes["data"]

@@ -1,4 +1,4 @@
-"""Candidate engines: meshes that a model and the machines of one chip allow, with placements."""
+"""Candidate engines: every legal mesh of a model on machines of one chip type, with placements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 from shardwise.models.count import parameters
 from shardwise.search import fit
-from shardwise.search.given import Choices, Fixed, checked
+from shardwise.search.given import Choices, Fixed, check_fixed
 from shardwise.search.model_sizes import (
     divisors,
     expert_problems,
@@ -23,7 +23,7 @@ from shardwise.search.model_sizes import (
     n_experts,
     tensor_problems,
     tensor_widths,
-    worth_cutting,
+    worth_sharding,
 )
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.stages import fills_stages
@@ -31,12 +31,15 @@ from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS, WEIGHT_LAYOUTS
 from shardwise.workload import Serve
 
-# Limits of the engines to try when the number of chips is free: at most this many times the chips
-# of the smallest engine that holds the weights, as no latency bound is known to need more.
+# Largest engines to try when the number of chips is free, in multiples of the smallest engine that
+# holds the weights. No latency bound is known to need a larger one.
 MAX_ENGINE_RATIO = 32
-MAX_ENGINE_CHIPS = 256  # the largest v5e slice
-MAX_ASPECT_RATIO = 3  # of a slice's sides; longer slices are tried only if there are no others
+MAX_ENGINE_CHIPS = 256  # and in chips: the largest v5e slice
+# Longest over shortest side of a slice; longer slices are tried only if there are no others.
+MAX_ASPECT_RATIO = 3
 
+# Options other than sizes of mesh roles that the user may fix: with string values (each with its
+# legal values) and with numbers.
 WORD_OPTIONS: dict[str, tuple[str, ...]] = {"weights": WEIGHT_LAYOUTS, "kv": KV_SPLITS}
 NUMBER_OPTIONS = ("expert_tensor",)
 
@@ -46,11 +49,12 @@ class CandidateEngines:
     """Engines placed on machines, as parallel arrays with one element for each engine.
 
     Args:
-        systems: the machines.
-        system_index: index in `systems` of each engine's machine.
-        meshes: mesh of each engine, with `data` the number of such engines on the machine.
-        sizes: mesh role -> chips.
-        costs: time of collectives.
+        systems: the machines that hold the engines.
+        system_index: for each engine, the index in `systems` of its machine.
+        meshes: for each engine, its mesh; `data` is the number of such engines on the machine.
+        placements: for each engine, the physical placement of its mesh.
+        sizes: mesh role -> array of its size in each engine.
+        costs: costs of collectives in each engine.
     """
 
     systems: Sequence[System]
@@ -65,7 +69,7 @@ class CandidateEngines:
 
     @property
     def engine_chips(self) -> Num:
-        """Chips of one engine."""
+        """Number of chips of each engine."""
         return math.prod(size for role, size in self.sizes.items() if role != "data")
 
     def take(self, rows: Num) -> CandidateEngines:
@@ -81,10 +85,10 @@ class CandidateEngines:
 
 
 def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
-    """The machines of a chip that a single engine may fill, smallest first."""
+    """Machines of one chip type that a single engine may fill, smallest first."""
     weight_bytes = parameters(config).total * bytes_per_element(job.weights)
     min_chips = 1
-    for _, n_chips in fit.sizes(chip):
+    for _, n_chips in fit.machine_sizes(chip):
         if n_chips * chip.need("hbm_bytes") > weight_bytes:
             min_chips = n_chips
             break
@@ -95,6 +99,7 @@ def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
 
 
 def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
+    """TPU slices within limits on the number of chips; only compact ones if there are any."""
     slices = [torus for torus in legal_slices(chip) if min_chips <= torus.n_chips <= max_chips]
     compact = [torus for torus in slices if max(torus.shape) <= MAX_ASPECT_RATIO * min(torus.shape)]
     systems = []
@@ -104,16 +109,17 @@ def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
 
 
 def _switched_machines(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
-    domain = None
+    """GPU machines within limits on the number of chips."""
+    node_gpus = None
     if chip.node:
-        domain = chip.node.n_gpus
+        node_gpus = chip.node.n_gpus
     if not chip.scale_out:
         # The bandwidth beyond a node, or beyond a single card, is unknown.
-        max_chips = min(max_chips, domain or 1)
+        max_chips = min(max_chips, node_gpus or 1)
     systems = []
-    for _, n_chips in fit.sizes(chip):
+    for _, n_chips in fit.machine_sizes(chip):
         if min_chips <= n_chips <= max_chips:
-            topology = Switched(n_gpus=n_chips, domain=domain or n_chips)
+            topology = Switched(n_gpus=n_chips, domain=node_gpus or n_chips)
             systems.append(System(name=f"{chip.name}:{n_chips}", chip=chip, topology=topology))
     return systems
 
@@ -129,8 +135,8 @@ def candidate_engines(
     """Every legal engine under every useful placement, or None if no engine is legal.
 
     Args:
-        fills_machine: an engine uses all chips of its machine. Otherwise the machine holds as many
-            engines as fit.
+        fills_machine: whether one engine uses all chips of its machine. Otherwise the machine holds
+            as many engines as fit.
     """
     import numpy as np
 
@@ -140,12 +146,12 @@ def candidate_engines(
     for i, system in enumerate(systems):
         for mesh in engine_meshes(config, system, job, fixed, fills_machine=fills_machine):
             try:
-                of_mesh = place(*engine_machine(system, mesh), best=True)
+                mesh_placements = place(*engine_machine(system, mesh), best=True)
             except NoStrategy:
                 continue
-            system_index += [i] * len(of_mesh)
-            meshes += [mesh] * len(of_mesh)
-            placements += of_mesh
+            system_index += [i] * len(mesh_placements)
+            meshes += [mesh] * len(mesh_placements)
+            placements += mesh_placements
     if not placements:
         return None
     table = np.array([list(mesh.sizes.values()) for mesh in meshes], dtype=float)
@@ -164,10 +170,10 @@ def candidate_engines(
 
 
 def engine_machine(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
-    """The (machine, mesh sizes) on which an engine is placed.
+    """The machine, and the sizes of the mesh, for which an engine's placements are searched.
 
-    On a torus all replicas are placed together. On switches all replicas have the same placement,
-    so only one is placed, on a machine of its own size.
+    On a torus, all engines of the machine are placed together, as one mesh with `data`. On GPUs,
+    all engines have the same placement, so one is placed on a machine with just its chips.
     """
     if not isinstance(system.topology, Switched):
         return system, mesh.sizes
@@ -182,16 +188,19 @@ def engine_machine(system: System, mesh: Mesh) -> tuple[System, dict[str, int]]:
 
 
 def engines_per_machine(system: System, n_chips: int) -> int:
-    """Number of engines of `n_chips` chips that fit on a machine; 0 if `n_chips` does not fit."""
+    """Number of engines of `n_chips` chips each that a machine holds; 0 if they do not fit evenly.
+
+    GPU engines smaller than a node stay inside one; larger ones use whole nodes.
+    """
     topology = system.topology
     if not isinstance(topology, Switched):
         if system.n_chips % n_chips:
             return 0
         return system.n_chips // n_chips
-    domain = min(topology.domain, topology.n_gpus)
-    if n_chips <= domain:
-        return topology.n_gpus // domain * (domain // n_chips)
-    if n_chips % domain:
+    node_gpus = min(topology.domain, topology.n_gpus)
+    if n_chips <= node_gpus:
+        return topology.n_gpus // node_gpus * (node_gpus // n_chips)
+    if n_chips % node_gpus:
         return 0
     return topology.n_gpus // n_chips
 
@@ -204,23 +213,24 @@ def engine_meshes(
     *,
     fills_machine: bool,
 ) -> Iterator[Mesh]:
-    """Every legal mesh of an engine, with `data` the number of replicas that fit on the machine."""
+    """Every legal mesh of an engine; its `data` is the number of engines that the machine holds."""
     total_chips = system.n_chips
     max_sizes = dict(fixed.max_sizes)
-    options = _role_sizes(config, job, fixed, total_chips)
-    for sizes in _products(list(options.items()), total_chips):
-        n_chips = math.prod(sizes.values())
-        replicas = engines_per_machine(system, n_chips)
-        if not replicas or (fills_machine and n_chips != total_chips):
+    legal_sizes = _role_sizes(config, job, fixed, total_chips)
+    for mesh_sizes in _size_choices(list(legal_sizes.items()), total_chips):
+        n_chips = math.prod(mesh_sizes.values())
+        n_engines = engines_per_machine(system, n_chips)
+        if not n_engines or (fills_machine and n_chips != total_chips):
             continue
-        if fixed.get("data", replicas) == replicas and replicas <= max_sizes.get("data", replicas):
-            yield Mesh(data=replicas, **sizes)
+        max_engines = max_sizes.get("data", n_engines)
+        if fixed.get("data", n_engines) == n_engines and n_engines <= max_engines:
+            yield Mesh(data=n_engines, **mesh_sizes)
 
 
 def _role_sizes(
     config: ModelConfig, job: Serve, fixed: Fixed, total_chips: int
 ) -> dict[str, list[int]]:
-    """The legal sizes of every mesh role except `data`, each role independently."""
+    """Mesh role -> its legal sizes, for every role except `data`, independently of the others."""
     max_sizes = dict(fixed.max_sizes)
     common_width = math.gcd(*tensor_widths(config).values())
     powers_of_two = [2**exponent for exponent in range(1, 17)]
@@ -228,7 +238,7 @@ def _role_sizes(
         "tensor": [n for n in divisors(common_width) if kv_heads_divide(config, n)],
         "expert": divisors(n_experts(config)),
         "pipe": [n for n in range(1, config.n_layers + 1) if fills_stages(config.n_layers, n)],
-        "context": [1, *(n for n in powers_of_two if worth_cutting(job.prompt_tokens, n))],
+        "context": [1, *(n for n in powers_of_two if worth_sharding(job.prompt_tokens, n))],
         "fsdp": [1],
     }
     if fixed.get("weights", "2d") != "stationary":
@@ -243,16 +253,20 @@ def _role_sizes(
     return sizes
 
 
-def _products(
-    options: Sequence[tuple[str, Sequence[int]]], max_product: int
+def _size_choices(
+    legal_sizes: Sequence[tuple[str, Sequence[int]]], max_chips: int
 ) -> Iterator[dict[str, int]]:
-    """Every choice of one size for each role whose product is at most `max_product`."""
-    if not options:
+    """Every combination of one size per mesh role whose product is at most `max_chips`.
+
+    Args:
+        legal_sizes: (mesh role, its legal sizes in ascending order).
+    """
+    if not legal_sizes:
         yield {}
         return
-    role, role_sizes = options[0]
-    for size in itertools.takewhile(lambda size: size <= max_product, role_sizes):
-        for other_sizes in _products(options[1:], max_product // size):
+    role, role_sizes = legal_sizes[0]
+    for size in itertools.takewhile(lambda size: size <= max_chips, role_sizes):
+        for other_sizes in _size_choices(legal_sizes[1:], max_chips // size):
             yield {role: size, **other_sizes}
 
 
@@ -263,11 +277,11 @@ def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = Non
         UnknownName: an unknown option, or an unknown value of an option.
         BadShape: a size is not a positive integer.
     """
-    return checked(chosen, max_sizes, WORD_OPTIONS, NUMBER_OPTIONS)
+    return check_fixed(chosen, max_sizes, WORD_OPTIONS, NUMBER_OPTIONS)
 
 
 def problems(config: ModelConfig, system: System | None, fixed: Fixed) -> list[str]:
-    """Every reason why the fixed sizes of an engine are not legal, with sizes that are."""
+    """Messages about fixed sizes of an engine that are not legal, with sizes that are."""
     sizes = {**Mesh().sizes, **fixed.sizes}
     return [
         *tensor_problems(config, sizes["tensor"]),
@@ -279,6 +293,7 @@ def problems(config: ModelConfig, system: System | None, fixed: Fixed) -> list[s
 def _other_problems(
     config: ModelConfig, system: System | None, sizes: Mapping[str, int]
 ) -> Iterator[str]:
+    """Messages about illegal `pipe` and `fsdp`, and about the total number of chips."""
     pipe = sizes["pipe"]
     if pipe > config.n_layers or not fills_stages(config.n_layers, pipe):
         yield f"pipe {pipe} does not divide {config.n_layers} layers into even stages."

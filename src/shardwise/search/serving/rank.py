@@ -12,7 +12,7 @@ from shardwise.estimate.serving.efficiency import serving_efficiency
 from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
-from shardwise.search.given import NOTHING, Fixed
+from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.choose import Rule
@@ -23,8 +23,8 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.units import bytes_per_element
 from shardwise.workload import Serve
 
-SHOWN = 5  # deployments of the Pareto front in a plan
-MAX_TPOT_S = 0.2  # a front ends there: 300 words a minute, about the speed of reading
+SHOWN = 5  # number of deployments of the Pareto front in a plan
+MAX_TPOT_S = 0.2  # end of the front: 300 words a minute, about the speed at which people read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,11 @@ class Ranking:
         candidates: the best deployment, then the best of every other layout.
         rule: the criterion that the best one was chosen by.
         front: Pareto front of TPOT and tokens/s/chip.
-        n_points: operating points that fit.
-        machine_is_given: the search was on one machine, not on all machines of a chip.
-        other: best disaggregated deployment where a colocated one was chosen, and the reverse;
-            None where only one kind was searched.
-        n_engines: engines that were evaluated.
+        n_points: number of deployments that fit in memory.
+        machine_is_given: whether the search was on one machine, not on all machines of a chip type.
+        other: if the best deployment is colocated, the best disaggregated one, and the reverse;
+            None if only one kind was searched or the other kind misses the bounds.
+        n_engines: number of engines that were evaluated.
     """
 
     candidates: list[Candidate]
@@ -56,18 +56,18 @@ class Request:
     """The input of a search.
 
     Args:
-        where: a machine, or a chip whose machines are searched.
-        jobs: one workload in several dtypes.
-        fixed: fixed sizes and options, and largest sizes.
-        peak: use the chip's peak rates.
-        disaggregate: search only disaggregated (True) or only colocated deployments (False); None
-            compares both if the job has bounds.
+        where: the machine, or a chip type of which all machines are searched.
+        jobs: the same workload in each combination of dtypes to try.
+        fixed: sizes of mesh roles and options that the user fixed, and largest sizes.
+        peak: whether to use the chip's peak rates rather than the expected ones.
+        disaggregate: True to search only disaggregated deployments, False only colocated ones;
+            None to compare both, if the job has an output length and a bound or a request rate.
     """
 
     config: ModelConfig
     where: System | Chip
     jobs: Sequence[Serve]
-    fixed: Fixed = NOTHING
+    fixed: Fixed = NOTHING_FIXED
     peak: bool = False
     disaggregate: bool | None = None
 
@@ -79,23 +79,23 @@ class Request:
 
     @property
     def machine_is_given(self) -> bool:
-        """Whether the search is on one machine."""
+        """Whether the search is on one machine, not on all machines of a chip type."""
         return isinstance(self.where, System)
 
     @property
     def job(self) -> Serve:
-        """The workload, in the first of the dtypes."""
+        """The workload, in the first combination of dtypes."""
         return self.jobs[0]
 
     @property
-    def looks_at_both(self) -> bool:
+    def compares_both_kinds(self) -> bool:
         """Whether colocated and disaggregated deployments are compared."""
         job = self.job
         bounded = job.rate or job.ttft_s or job.tpot_s
         return self.disaggregate is None and bool(bounded) and job.output is not None
 
     def rates(self, job: Serve) -> ServeRates:
-        """The rates that the chip is expected to reach, or its peaks."""
+        """The rates that the chip is expected to reach in a job, or its peak rates."""
         if self.peak:
             return ServeRates(chip=self.chip, job=job)
         efficiency = serving_efficiency(self.chip.name, self.chip.kind)
@@ -113,18 +113,19 @@ class Request:
         )
 
 
-def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> Ranking:
-    """Search for the best deployment, and the best of every other layout.
+def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> Ranking:
+    """Search for the best deployment, and for the best deployments with other layouts.
 
     Args:
-        keep: number of other layouts.
-        each_reader: deployments with other prefill engines count as other layouts.
+        keep: number of deployments with other layouts.
+        each_prefill: whether deployments that differ only in their prefill engines also count as
+            having different layouts.
 
     Raises:
-        NoLegalEngine: no engine is legal.
+        NoLegalEngine: no mesh is legal for the model on the machines.
         NoStrategy: no deployment meets the bounds.
-        DoesNotFit: no engine fits one sequence, or the requested batch.
-        UnknownFigure: the chip's file lacks a figure.
+        DoesNotFit: no engine has enough memory for one sequence, or for the requested batch.
+        UnknownFigure: the chip's file lacks a value that the search needs.
     """
     engines = request.engines()
     if engines is None:
@@ -141,9 +142,11 @@ def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> R
         machine_is_given=request.machine_is_given,
         name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
     )
-    candidates = _best_layouts(request, evaluated, points, order, keep + 1, each_reader=each_reader)
+    candidates = _best_layouts(
+        request, evaluated, points, order, keep + 1, each_prefill=each_prefill
+    )
     other = None
-    if request.looks_at_both:
+    if request.compares_both_kinds:
         other = _other_kind(request, evaluated, parts, candidates[0])
     return Ranking(
         candidates=candidates,
@@ -157,13 +160,13 @@ def rank(request: Request, keep: int = SHOWN, *, each_reader: bool = False) -> R
 
 
 def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Points]:
-    """Colocated deployments, then disaggregated ones, without empty arrays."""
+    """Deployments of the kinds that the request asks for: colocated, then disaggregated ones."""
     job = request.job
     machine_is_given = request.machine_is_given
     parts: list[Points] = []
     if request.disaggregate is not True:
         parts += colocated(evaluated, job, machine_is_given=machine_is_given)
-    if request.disaggregate or request.looks_at_both:
+    if request.disaggregate or request.compares_both_kinds:
         max_chips = max(system.n_chips for block in evaluated for system in block.engines.systems)
         if job.rate and not machine_is_given:
             max_chips = 10**9
@@ -181,13 +184,14 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
 
 
 def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> str:
+    """Message for a machine that cannot serve the requests, with what would work."""
     name = request.where.name
     rate = request.job.rate
     if not rate:
         return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
     max_rates = []
     for block in evaluated:
-        rates = block.engines.sizes["data"][block.row] * block.steady.requests_per_s
+        rates = block.engines.sizes["data"][block.engine_index] * block.steady.requests_per_s
         max_rates.append(float(rates.max()))
     return (
         f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
@@ -199,34 +203,35 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
 def candidate(
     config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
 ) -> Candidate:
-    """The deployment at one index of `points`."""
-    block = evaluated[int(points.block[index])]
-    point = int(points.point[index])
-    reader = None
-    busy = 0.0
-    if points.reader[index] >= 0:
-        prefill_block = evaluated[int(points.reader[index])]
-        row = int(points.reader_row[index])
-        reader = _server(config, prefill_block, row, int(points.readers[index]))
-        busy = PREFILL_LOADS[int(points.load[index])]
+    """The deployment at `index` of `points`, as one value with its engines and placements."""
+    block = evaluated[int(points.decode_block[index])]
+    point = int(points.decode_point[index])
+    prefill_server = None
+    prefill_busy = 0.0
+    if points.prefill_block[index] >= 0:
+        prefill_block = evaluated[int(points.prefill_block[index])]
+        row = int(points.prefill_row[index])
+        prefill_server = _server(config, prefill_block, row, int(points.n_prefill[index]))
+        prefill_busy = PREFILL_LOADS[int(points.prefill_load[index])]
     return Candidate(
-        server=_server(config, block, int(block.row[point]), int(points.engines[index])),
+        server=_server(config, block, int(block.engine_index[point]), int(points.n_decode[index])),
         batch=int(block.batch[point]),
-        reader=reader,
-        busy=busy,
+        reader=prefill_server,
+        busy=prefill_busy,
         chips=int(points.chips[index]),
         transfer_s=float(points.transfer_s[index]),
     )
 
 
 def _describe(deployment: Candidate) -> str:
-    """A short description for error messages: `tensor 16 on v5e:4x4, batch 1`."""
+    """A short description of a deployment for error messages: `tensor 16 on v5e:4x4, batch 1`."""
     server = deployment.server
     mesh = Mesh(**{**server.layout.sizes, "data": 1})
     return f"{mesh} on {server.system.name}, batch {deployment.batch:,}"
 
 
 def _server(config: ModelConfig, block: EngineBlock, row: int, count: int) -> Server:
+    """The engines of a deployment, of the kind at index `row` of a block."""
     engines = block.engines
     return Server(
         config=config,
@@ -240,7 +245,7 @@ def _server(config: ModelConfig, block: EngineBlock, row: int, count: int) -> Se
 
 
 def _front(request: Request, evaluated: Sequence[EngineBlock], points: Points) -> list[Candidate]:
-    """Points of the Pareto front, spaced evenly in the logarithm of TPOT."""
+    """Up to `SHOWN` deployments of the Pareto front, evenly spaced in the logarithm of TPOT."""
     import numpy as np
 
     rows = choose.front(points, request.job)
@@ -259,17 +264,24 @@ def _best_layouts(
     order: Num,
     keep: int,
     *,
-    each_reader: bool,
+    each_prefill: bool,
 ) -> list[Candidate]:
-    """The best deployment of each decode engine, colocated and disaggregated, best first."""
+    """The best deployment for each decode engine and kind, at most `keep` of them, best first.
+
+    The kinds are colocated and disaggregated. With `each_prefill`, deployments of the same decode
+    engine with different prefill engines are also kept.
+
+    Args:
+        order: indices of `points`, best first.
+    """
     best: dict[tuple[int, ...], int] = {}
     for index in order:
-        block = int(points.block[index])
-        reader = int(points.reader[index])
-        engine = int(evaluated[block].row[int(points.point[index])])
-        layout: tuple[int, ...] = (block, engine, int(reader >= 0))
-        if each_reader:
-            layout = (block, engine, reader, int(points.reader_row[index]))
+        decode_block = int(points.decode_block[index])
+        prefill_block = int(points.prefill_block[index])
+        engine = int(evaluated[decode_block].engine_index[int(points.decode_point[index])])
+        layout: tuple[int, ...] = (decode_block, engine, int(prefill_block >= 0))
+        if each_prefill:
+            layout = (decode_block, engine, prefill_block, int(points.prefill_row[index]))
         best.setdefault(layout, int(index))
         if len(best) >= keep:
             break
@@ -282,9 +294,9 @@ def _other_kind(
     parts: Sequence[Points],
     chosen: Candidate,
 ) -> Candidate | None:
-    """The best deployment of the kind that was not chosen, or None if it misses the bounds."""
+    """The best deployment of the kind that was not chosen, or None if none meets the bounds."""
     chosen_is_colocated = chosen.reader is None
-    other_parts = [part for part in parts if (part.reader[0] >= 0) == chosen_is_colocated]
+    other_parts = [part for part in parts if (part.prefill_block[0] >= 0) == chosen_is_colocated]
     if not other_parts:
         return None
     points = concatenate(other_parts)

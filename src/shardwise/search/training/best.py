@@ -1,4 +1,4 @@
-"""The best training strategies seen by a search, and the groups of cells that it walks through."""
+"""The best training strategies that a search has seen, and its grouping of cells."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ from shardwise.search.training.forms import Group
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement
 
-MAX_SLOWDOWN = 2.0  # over the best step: slower tensor sizes are no alternatives
+# Step time relative to the best one, above which the best strategy of another `tensor` size is not
+# an alternative.
+MAX_SLOWDOWN = 2.0
 
 
 class ScoredCells(Protocol):
-    """Cells with a score and a form each: see `evaluate.Block`."""
+    """Cells that each have a score and a best form; implemented by `evaluate.Block`."""
 
     cells: Cells
     forms: list[Any]
 
     def scores(self) -> Iterator[tuple[tuple[float, float], Any, int]]:
-        """(score, the cells themselves, row) of every cell that has a form."""
+        """(score, this object, row) of every cell that has a legal form."""
 
     def layout(self, row: int, form_index: int | None = None) -> Layout:
-        """The layout of a cell under its best form, or under another one."""
+        """The layout of a cell under its best form, or under the form at `form_index`."""
 
 
 def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
-    """Cells to which the same forms apply.
+    """Divide cells into groups to which the same forms apply.
 
-    Weights that only `context` would shard may stay replicated too, so such cells come twice.
+    Cells with `context` but without `fsdp` are in two groups: their weights may be sharded over
+    `context`, or replicated.
+
+    Args:
+        seq: tokens of a sequence.
     """
     sizes = cells.sizes
     context_parallel = sizes["context"] > 1
@@ -56,7 +62,15 @@ def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A strategy on the Pareto front: its step time, memory, block, cell and form."""
+    """A strategy on the Pareto front of step time and memory.
+
+    Args:
+        seconds: step time.
+        n_bytes: peak memory of a chip.
+        block: the block that evaluated it.
+        row: index of its cell in the block.
+        form_index: index of its form in the block.
+    """
 
     seconds: float
     n_bytes: float
@@ -67,12 +81,16 @@ class FrontPoint:
 
 @dataclass
 class Best:
-    """The best form of every cell seen so far, and the number of strategies.
+    """The best strategies seen so far in a search.
 
     Args:
-        n_meshes: number of meshes to find. With 1, other tensor sizes are not looked for.
-        front: Pareto front of step time and memory; None when it is not wanted.
-        step_s: the best step time that fits, by mesh.
+        n_meshes: number of meshes to find. With 1, alternatives with other `tensor` sizes are not
+            searched.
+        front: Pareto front of step time and memory; None if it is not wanted.
+        blocks: the blocks of cells evaluated so far.
+        n_strategies: number of legal strategies evaluated so far.
+        n_fitting: number of those that fit in memory.
+        step_s: mesh -> its best step time among strategies that fit in memory.
     """
 
     n_meshes: int
@@ -83,9 +101,13 @@ class Best:
     step_s: dict[Mesh, float] = field(default_factory=dict)
 
     def may_improve(self, cells: Cells, too_large: Num, seconds: Num) -> Num:
-        """Which cells can still be among the best, by their lower bounds.
+        """Whether each cell may still be among the best, judged by its lower bounds.
 
-        Cells that fit under no form matter only when nothing fits at all.
+        Cells that fit in memory under no form are excluded once any strategy fits.
+
+        Args:
+            too_large: whether each cell fits under no form.
+            seconds: lower bound of each cell's step time.
         """
         import numpy as np
 
@@ -109,7 +131,7 @@ class Best:
         return ~too_large & (seconds < np.array(limits)[index])
 
     def add(self, block: ScoredCells) -> None:
-        """Add the cells of an evaluated block."""
+        """Add the results of an evaluated block."""
         self.blocks.append(block)
         for (too_large, seconds), _, row in block.scores():
             mesh = block.cells.meshes[row]
@@ -117,7 +139,13 @@ class Best:
                 self.step_s[mesh] = seconds
 
     def add_to_front(self, block: ScoredCells, seconds: Num, n_bytes: Num, rows: Num) -> None:
-        """Merge strategies into the Pareto front of step time and memory."""
+        """Merge strategies of the form that a block is evaluating into the Pareto front.
+
+        Args:
+            seconds: step time of every cell of the block.
+            n_bytes: memory of every cell.
+            rows: indices of the cells where the form is legal and fits.
+        """
         import numpy as np
 
         if self.front is None or not len(rows):

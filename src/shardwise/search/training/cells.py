@@ -1,4 +1,4 @@
-"""Every legal mesh on every useful placement with every size of microbatch, as arrays."""
+"""Search cells as arrays: every legal mesh, placement and microbatch size of a training job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.model_sizes import divisors, worth_cutting
+from shardwise.search.model_sizes import divisors, worth_sharding
 from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -20,14 +20,15 @@ from shardwise.workload import Train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Meshes on placements, cut into microbatches: one element each.
+    """Combinations of mesh, placement and microbatch size, as parallel arrays.
 
     Args:
-        meshes, placements: arrays of objects, one for each cell.
-        sizes: mesh role -> chips.
-        micro_batch: sequences of a microbatch on one data shard.
-        n_microbatches: microbatches of a step.
-        costs: costs of collectives on the placements.
+        meshes: for each cell, its `Mesh` (array of objects).
+        placements: for each cell, its `Placement` (array of objects).
+        sizes: mesh role -> array of its size in each cell.
+        micro_batch: for each cell, the sequences of a microbatch on one data shard.
+        n_microbatches: for each cell, the microbatches of a step.
+        costs: costs of collectives in each cell.
     """
 
     meshes: Num
@@ -41,7 +42,7 @@ class Cells:
         return len(self.meshes)
 
     def take(self, rows: Num) -> Cells:
-        """Select the cells of these rows."""
+        """The cells at the indices `rows`."""
         return Cells(
             meshes=self.meshes[rows],
             placements=self.placements[rows],
@@ -62,8 +63,8 @@ def cells(
     """Build all cells, or None when no mesh is legal.
 
     Args:
-        fixed: mesh roles, `micro_batch` or `n_microbatches` whose size is given.
-        max_sizes: largest sizes of mesh roles.
+        fixed: mesh role, `micro_batch` or `n_microbatches` -> its fixed size.
+        max_sizes: mesh role -> largest size.
     """
     import numpy as np
 
@@ -82,31 +83,34 @@ def cells(
         n_cells.append(len(mesh_placements) * len(mesh_batches))
     if not batches:
         return None
-    # Whole numbers held as floats: products of absurd sizes become large, not negative.
+    # Whole numbers as floats: products of huge sizes would overflow to negative integers.
     sizes = np.array([tuple(mesh.sizes.values()) for mesh in meshes], dtype=float)
     columns = np.array(batches, dtype=float)
     index = np.array(placement_index)
     return Cells(
-        meshes=np.repeat(_column(meshes), n_cells),
-        placements=_column(placements)[index],
+        meshes=np.repeat(_object_array(meshes), n_cells),
+        placements=_object_array(placements)[index],
         sizes={role: np.repeat(sizes[:, i], n_cells) for i, role in enumerate(Mesh().sizes)},
         micro_batch=columns[:, 0],
         n_microbatches=columns[:, 1],
-        costs=CollectiveCost(_column(placements)).take(index),
+        costs=CollectiveCost(_object_array(placements)).take(index),
     )
 
 
-def _column(values: Sequence[object]) -> Num:
-    """Make an array of objects."""
+def _object_array(values: Sequence[object]) -> Num:
+    """A 1D array whose elements are the objects."""
     import numpy as np
 
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
-    """(sequences of a microbatch, microbatches) on one data shard, fewest sequences first."""
+    """(sequences per microbatch, number of microbatches) that divide a data shard's batch.
+
+    Fewest sequences per microbatch first.
+    """
     sequences = job.batch // int(data_shards(mesh.sizes))
     return [(micro_batch, sequences // micro_batch) for micro_batch in divisors(sequences)]
 
@@ -118,11 +122,11 @@ def _rows(
     fixed: Mapping[str, int],
     max_sizes: Mapping[str, int],
 ) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
-    """Every mesh with its placements and its (micro_batch, n_microbatches)."""
+    """Every legal mesh with its placements and its choices of (micro_batch, n_microbatches)."""
     for mesh in legal_meshes(config, system, job, fixed):
         if any(mesh.sizes[role] > limit for role, limit in max_sizes.items()):
             continue
-        if "context" not in fixed and not worth_cutting(job.seq, mesh.context):
+        if "context" not in fixed and not worth_sharding(job.seq, mesh.context):
             continue
         batches = microbatches(job, mesh)
         for column, name in enumerate(("micro_batch", "n_microbatches")):
@@ -135,6 +139,7 @@ def _rows(
 
 @functools.lru_cache(maxsize=4096)
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
+    """The useful placements of a mesh on a machine; none if it has no placement."""
     try:
         return place(system, mesh.sizes, best=True)
     except NoStrategy:

@@ -1,8 +1,8 @@
-"""Evaluate training strategies in arrays: blocks of cells under all their forms.
+"""Evaluation of training strategies as arrays: blocks of cells under all their forms.
 
-A strategy is a cell (mesh, placement, microbatch) under a form (ZeRO stage, schedule, chunks, remat
-policy, context kind). The time of one microbatch is evaluated once for a block of cells; each form
-then adds its few own terms.
+A strategy is a cell (mesh, placement, microbatch size) under a form (ZeRO stage, schedule, chunks,
+remat policy, context kind). Forms share the time of one microbatch, which is evaluated once for a
+block of cells.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from shardwise.ops.program import Step
 from shardwise.search.given import Choices
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.forms import MAX_CHUNKS, Group, lighter, smallest
+from shardwise.search.training.forms import (
+    MAX_CHUNKS,
+    Group,
+    forms_below_1f1b,
+    least_memory_form,
+)
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.schedules import chunked, find
@@ -33,21 +38,25 @@ from shardwise.strategy.stages import fills_stages
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
-BATCH = 1 << 12  # cells evaluated together
-FIRST_BATCH = 1 << 9  # of each group first, so that the bounds of the others can exclude them
+BATCH_CELLS = 1 << 12  # number of cells evaluated together
+# Number of cells in the first batch of a group. It is smaller because its results may exclude many
+# of the other cells by their lower bounds.
+FIRST_BATCH_CELLS = 1 << 9
 
 ProgramKey = tuple[str, str, int | None]  # context kind, remat, expert_tensor
 LegalKey = tuple[str, str, int | None]  # schedule, context kind, expert_tensor
 
 
 class Block:
-    """All forms of the cells of one group, and the best form of each cell.
+    """Cells of one group, evaluated under all forms of the group; keeps the best form of each.
 
     Attributes:
-        chunks: chunks of layers on a stage, under each cell's best form.
+        chunks: for each cell, the chunks of layers on a stage under its best form.
         forms: the forms evaluated so far.
-        score: for each cell (does it not fit, step seconds or bytes of memory), best form.
-        form: index in `forms` of each cell's best form; -1 without one.
+        score: array [2, number of cells] for each cell's best form: first whether it is too large
+            for the memory (1 or 0), then its step seconds, or its bytes of memory if too large.
+        form: for each cell, the index in `forms` of its best form; -1 without a legal form.
+        parent: the block from which the cells were taken and their rows in it, or None.
     """
 
     def __init__(
@@ -73,23 +82,24 @@ class Block:
         self.forms: list[Form] = []
         self.score = np.full((2, n_cells), np.inf)
         self.form = np.full(n_cells, -1)
-        self.parent: tuple[Block, Num] | None = None  # the block of these cells, and their rows
+        self.parent: tuple[Block, Num] | None = None
         self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, LocalShapes]] = {}
-        self._products: dict[tuple[str, int | None], MicrobatchTime] = {}
+        self._same_compute: dict[tuple[str, int | None], MicrobatchTime] = {}
         self._legal: dict[LegalKey, Num] = {}
 
     def bound(self) -> tuple[Num, Num]:
-        """(whether a cell fits under no form, a lower bound in seconds on all its strategies).
+        """(whether it fits under no form, lower bound of its step seconds), for each cell.
 
-        A cell needs the least memory under 1F1B, full remat and the highest ZeRO stage, except for
-        schedules that declare to hold less. No form is faster than 1F1B without remat, bubble,
-        embedding and head, routing, and traffic of the context and between stages.
+        A cell needs the least memory under 1F1B, full remat and the highest ZeRO stage, or under a
+        schedule that declares to need less than 1F1B. The bound on seconds is the time of 1F1B
+        without remat, the bubble, the collectives of `expert` and `context` and, in a pipeline,
+        embedding, head and sends between stages.
         """
         chunks = {name: value for name, value in self.fixed.items() if name == "loss_chunks"}
-        forms_by_split: dict[int | None, list[Form]] = {}
+        forms_by_expert_tensor: dict[int | None, list[Form]] = {}
         for form in self.group.forms(self.config, self.job, chunks):
-            forms_by_split.setdefault(form.expert_tensor, []).append(form)
-        bounds = [self._bound(forms) for forms in forms_by_split.values()]
+            forms_by_expert_tensor.setdefault(form.expert_tensor, []).append(form)
+        bounds = [self._bound(forms) for forms in forms_by_expert_tensor.values()]
         too_large, seconds = bounds[0]
         for other_too_large, other_seconds in bounds[1:]:
             too_large = too_large & other_too_large
@@ -97,13 +107,13 @@ class Block:
         return too_large, seconds
 
     def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
-        """The bound over forms that split experts alike."""
+        """The bound over forms with the same `expert_tensor`."""
         plain = [form for form in forms if form.schedule in (NO_SCHEDULE, "1f1b")]
         priced = self._priced(self._layouts(plain[0]))
         # The program does not depend on remat.
         program, microbatch, shapes = self._microbatch(priced)
         fits: Num = False
-        for form in [smallest(plain), *lighter(forms)]:
+        for form in [least_memory_form(plain), *forms_below_1f1b(forms)]:
             memory = self._memory(self._layouts(form), program, shapes)
             fits = fits | memory.fits
         traffic = dict(microbatch.traffic)
@@ -116,20 +126,25 @@ class Block:
         return ~fits, seconds
 
     def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
-        """(lowest bound, rows) of batches of cells with similar bounds, lowest first."""
+        """(lowest bound, rows) of batches of cells with similar bounds, lowest bounds first.
+
+        Args:
+            too_large: first result of `bound`.
+            seconds: second result of `bound`.
+        """
         import numpy as np
 
         order = np.lexsort((seconds, too_large))
         start = 0
-        size = FIRST_BATCH
+        size = FIRST_BATCH_CELLS
         while start < len(order):
             rows = order[start : start + size]
             yield (bool(too_large[rows[0]]), float(seconds[rows[0]])), rows
             start += size
-            size = BATCH
+            size = BATCH_CELLS
 
     def take(self, rows: Num) -> Block:
-        """A new block of some of the cells."""
+        """A new block of the cells at the indices `rows`, not evaluated yet."""
         return self._with(self.cells.take(rows))
 
     def _with(self, cells: Cells, chunks: Num = 1) -> Block:
@@ -150,6 +165,7 @@ class Block:
         best.add(self)
 
     def _evaluate_all(self, forms: Sequence[Form], best: Best) -> None:
+        """Evaluate forms on the cells of this block, wherever they are legal."""
         for form in forms:
             # Legality does not depend on ZeRO and remat.
             key = (form.schedule, form.context_kind, form.expert_tensor)
@@ -159,16 +175,19 @@ class Block:
                 self._evaluate(self._layouts(form, self.chunks), self._legal[key], best)
 
     def _evaluate_chunked(self, forms: Sequence[Form], best: Best) -> None:
-        """Evaluate the forms of a schedule whose stages hold several chunks of layers."""
+        """Evaluate the forms of a schedule whose stages have several chunks of layers.
+
+        Each number of chunks makes another cell, so they are evaluated in a separate block.
+        """
         rows, chunks = self._chunk_counts(forms[0])
         if len(rows):
             block = self._with(self.cells.take(rows), chunks)
             block.parent = (self, rows)
             block._evaluate_all(forms, best)
-            self._join(block, rows)
+            self._merge(block, rows)
 
     def _chunk_counts(self, form: Form) -> tuple[Num, Num]:
-        """(rows, chunks): each cell once for every number of chunks that its stages can hold."""
+        """(rows, chunks): each cell once for every legal number of chunks on its stages."""
         import numpy as np
 
         counts = list(range(2, min(MAX_CHUNKS, self.config.n_layers // 2) + 1))
@@ -182,11 +201,11 @@ class Block:
         n_rows = [len(row) for row in rows]
         return np.concatenate([[], *rows]).astype(int), np.repeat(counts, n_rows)
 
-    def _join(self, other: Block, rows: Num) -> None:
-        """Take over another block's forms for the cells where they are better.
+    def _merge(self, other: Block, rows: Num) -> None:
+        """Copy the best forms of another block's cells to this block, where they are better.
 
         Args:
-            rows: for each cell of `other` its row in this block; rows may repeat.
+            rows: for each cell of `other`, its row in this block; rows may repeat.
         """
         import numpy as np
 
@@ -205,9 +224,10 @@ class Block:
         self.forms += other.forms
 
     def _layouts(self, form: Form, virtual: Num = 1) -> Layouts:
-        words = {name: getattr(form, name) for name in Form.__dataclass_fields__}
+        """The layouts of all cells under a form, with `virtual` chunks on each stage."""
+        form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         return Layouts(
-            **words,
+            **form_fields,
             sizes=self.cells.sizes,
             micro_batch=self.cells.micro_batch,
             n_microbatches=self.cells.n_microbatches,
@@ -215,7 +235,7 @@ class Block:
         )
 
     def _is_legal(self, form: Form, layouts: Layouts) -> Num:
-        """Which cells admit the form."""
+        """Whether the form is legal for each cell."""
         sizes = layouts.sizes
         legal = context_fits(self.config, form, sizes)
         legal = legal & chunks_fit(layouts, self.job.seq)
@@ -229,7 +249,7 @@ class Block:
         return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
 
     def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:
-        """One microbatch, evaluated once for all forms that do not change it."""
+        """(program, time, local shapes) of one microbatch, cached for forms that share them."""
         layouts = priced.layout
         remat = str(layouts.full_remat)
         if "activations" in layouts.offload:
@@ -239,15 +259,15 @@ class Block:
             program = training_program(self.config, self.job, layouts)
             time = self._inherited_time(key)
             if time is None:
-                like = self._products.get((remat, layouts.expert_tensor))
-                time = microbatch_time(priced, program, like)
-            self._products[remat, layouts.expert_tensor] = time
+                same_compute = self._same_compute.get((remat, layouts.expert_tensor))
+                time = microbatch_time(priced, program, same_compute)
+            self._same_compute[remat, layouts.expert_tensor] = time
             shapes = LocalShapes(self.config, self.job, program, layouts)
             self._microbatches[key] = (program, time, shapes)
         return self._microbatches[key]
 
     def _inherited_time(self, key: ProgramKey) -> MicrobatchTime | None:
-        """The time of a microbatch that the parent block has evaluated for these cells."""
+        """The time of a microbatch of these cells if the parent block has evaluated it, or None."""
         if self.parent is None:
             return None
         block, rows = self.parent
@@ -267,7 +287,12 @@ class Block:
         return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
 
     def _evaluate(self, layouts: Layouts, legal: Num, best: Best) -> None:
-        """Evaluate one form on all cells and keep it where it is the best so far."""
+        """Evaluate one form on all cells and keep it where it is the best so far.
+
+        Args:
+            layouts: the layouts of all cells under the form.
+            legal: whether the form is legal for each cell.
+        """
         import numpy as np
 
         priced = self._priced(layouts)
@@ -291,24 +316,24 @@ class Block:
         self.forms.append(layouts)
 
     def scores(self) -> Iterator[tuple[tuple[float, float], Block, int]]:
-        """(score, this block, row) of every cell that has a form."""
+        """(score, this block, row) of every cell that has a legal form."""
         for row in (self.form >= 0).nonzero()[0]:
             too_large, value = self.score[:, row]
             yield (float(too_large), float(value)), self, int(row)
 
     def layout(self, row: int, form_index: int | None = None) -> Layout:
-        """The layout of a cell under its best form, or under another one."""
+        """The layout of a cell under its best form, or under the form at `form_index`."""
         if form_index is None:
             form_index = self.form[row]
         form = self.forms[form_index]
         mesh = self.cells.meshes[row]
-        words = {name: getattr(form, name) for name in Form.__dataclass_fields__}
-        words["sequence_parallel"] = form.sequence_parallel and mesh.tensor > 1
+        form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
+        form_fields["sequence_parallel"] = form.sequence_parallel and mesh.tensor > 1
         virtual = 1
         if chunked(form.schedule):
             virtual = int(self.chunks[row])
         return Layout(
-            **words,
+            **form_fields,
             mesh=mesh,
             micro_batch=int(self.cells.micro_batch[row]),
             n_microbatches=int(self.cells.n_microbatches[row]),

@@ -1,4 +1,8 @@
-"""The forms that a search tries: ZeRO stage, remat policy, pipeline schedule, context kind."""
+"""Forms of layouts that a training search tries.
+
+A form is a layout without its mesh and microbatch size: ZeRO stage, remat policy, pipeline
+schedule, kind of context parallelism.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,23 @@ from typing import Any
 
 from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
-from shardwise.search.given import Choices, Fixed, checked
+from shardwise.search.given import Choices, Fixed, check_fixed
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.vocabulary import CONTEXT_KINDS, DEFAULT_OVERLAPS, NO_SCHEDULE, REMAT_POLICIES
 from shardwise.workload import Train
 
-MAX_CHUNKS = 16  # chunks of an interleaved stage; with more, sends outweigh the bubble saved
+# Most chunks of layers on a stage of an interleaved schedule; with more, sends between stages cost
+# more time than the smaller bubble saves.
+MAX_CHUNKS = 16
 
-# Numbers of a strategy that a user may fix, beside the sizes of mesh roles.
+# Settings with numbers that a user may fix, other than the sizes of mesh roles.
 NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor", "loss_chunks")
 
 
 def words() -> dict[str, tuple[str, ...]]:
-    """The settings of a strategy that take a word, each with its possible words."""
+    """Setting with a string value that a user may fix -> its legal values."""
     return {
         "schedule": (NO_SCHEDULE, *schedules.names()),
         "remat": tuple(REMAT_POLICIES),
@@ -32,21 +38,21 @@ def words() -> dict[str, tuple[str, ...]]:
 
 
 def names() -> tuple[str, ...]:
-    """Every setting of a strategy that can be fixed: mesh roles, numbers and words."""
+    """Names of all settings that a user may fix: mesh roles, numbers and strings."""
     return (*INSIDE_OUT, *NUMBERS, *words())
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Meshes to which the same forms apply.
+    """Properties of a mesh that determine which forms it can have.
 
     Args:
-        weights_sharded: weights are sharded over `fsdp` or `context` (ZeRO-3).
-        pipelined: there is a pipeline.
-        context_parallel: sequences are sharded over `context`.
-        replicated: several chips hold the same weights, whose state ZeRO can shard.
-        sequence_parallel: sequences divide over `context` and `tensor`, so both shard them between
-            blocks.
+        weights_sharded: whether weights are sharded over `fsdp` or `context` (ZeRO-3).
+        pipelined: whether there is more than one pipeline stage.
+        context_parallel: whether sequences are sharded over `context`.
+        replicated: whether several chips hold the same weights, so that ZeRO can shard their state.
+        sequence_parallel: whether `context` and `tensor` both shard the sequence between blocks,
+            which they do if its length is divisible by the product of their sizes.
     """
 
     weights_sharded: bool
@@ -56,7 +62,7 @@ class Group:
     sequence_parallel: bool
 
     def forms(self, config: ModelConfig, job: Train, fixed: Choices) -> Iterator[Form]:
-        """Every form of the group."""
+        """Every form that meshes of this group can have and that agrees with the fixed settings."""
         options: dict[str, tuple[Any, ...]] = {
             "context_kind": ("gather",),
             "expert_tensor": (None,),
@@ -69,8 +75,8 @@ class Group:
             options["context_kind"] = legal["context_kind"] = CONTEXT_KINDS
         if config.is_moe:
             options["expert_tensor"] = legal["expert_tensor"] = (None, 1)
-        # Forms that never win are tried only on request: ZeRO-0 sends as much as ZeRO-1 and holds
-        # more.
+        # ZeRO-0 is tried only if the user fixed it: it sends as much as ZeRO-1 and needs more
+        # memory.
         if self.weights_sharded:
             options["zero"] = legal["zero"] = (3,)
         elif self.replicated:
@@ -81,7 +87,7 @@ class Group:
             legal["schedule"] = schedules.names()
         for name in options:
             if name in fixed:
-                options[name] = tuple(word for word in legal[name] if word == fixed[name])
+                options[name] = tuple(value for value in legal[name] if value == fixed[name])
         for choice in itertools.product(*options.values()):
             chosen = dict(zip(options, choice, strict=True))
             recomputed = REMAT_POLICIES[chosen.pop("remat")]
@@ -95,35 +101,36 @@ class Group:
             )
 
 
-def smallest(forms: Sequence[Form]) -> Form:
-    """The form under which a chip holds least, of forms that differ in remat and ZeRO alone."""
+def least_memory_form(forms: Sequence[Form]) -> Form:
+    """The form that needs the least memory, of forms that differ only in remat and ZeRO stage."""
     return ([form for form in forms if form.full_remat] or forms)[-1]
 
 
-def lighter(forms: Sequence[Form]) -> list[Form]:
-    """The smallest form of each schedule that holds less than 1F1B."""
-    smallest_forms = []
+def forms_below_1f1b(forms: Sequence[Form]) -> list[Form]:
+    """For each schedule that needs less memory than 1F1B, its form that needs the least."""
+    least_memory_forms = []
     for name, schedule in schedules.schedules().items():
-        of_schedule = [form for form in forms if form.schedule == name]
-        if schedule.holds_less and of_schedule:
-            smallest_forms.append(smallest(of_schedule))
-    return smallest_forms
+        schedule_forms = [form for form in forms if form.schedule == name]
+        if schedule.holds_less and schedule_forms:
+            least_memory_forms.append(least_memory_form(schedule_forms))
+    return least_memory_forms
 
 
 def policies(job: Train) -> tuple[str, ...]:
-    """The remat policies to try: that of the job, or all under `auto`."""
+    """The remat policies to try: the job's policy, or every policy if the job says "auto"."""
     if job.remat == "auto":
         return tuple(REMAT_POLICIES)
     return (job.remat,)
 
 
 def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
-    """Check the settings of a training search and make them one value.
+    """Check the settings that the user fixed for a training search.
 
     Raises:
-        UnknownName: an unknown setting or word. BadShape: a size that is not a positive integer.
+        UnknownName: an unknown setting, or an unknown value of a setting.
+        BadShape: a size is not a positive integer, or a ZeRO stage does not exist.
     """
-    fixed = checked(chosen, max_sizes, words(), NUMBERS)
+    fixed = check_fixed(chosen, max_sizes, words(), NUMBERS)
     if fixed.get("zero", 0) not in range(4):
         raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
     return fixed

@@ -1,4 +1,4 @@
-"""The meshes that a model, a batch and a machine allow, and the reasons why others are refused."""
+"""Legality of meshes and layouts for a model, a batch and a machine, with reasons if not legal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwise.search.model_sizes import (
     n_experts,
     tensor_problems,
     tensor_widths,
-    worth_cutting,
+    worth_sharding,
 )
 from shardwise.strategy.layout import Form, Layout, Layouts, data_shards, expert_degree
 from shardwise.strategy.mesh import Mesh
@@ -28,11 +28,11 @@ from shardwise.workload import Train
 def problems(
     config: ModelConfig, system: System, job: Train, sizes: Mapping[str, int], *, whole: bool
 ) -> list[str]:
-    """Every reason why the sizes of mesh roles are not legal, with sizes that are.
+    """Messages about sizes of mesh roles that are not legal, with sizes that are.
 
     Args:
-        sizes: role -> size; a missing role counts as 1.
-        whole: the sizes are a complete mesh. Otherwise a search may still add to them.
+        sizes: mesh role -> size; a missing role counts as 1.
+        whole: whether the sizes are a complete mesh. Otherwise a search chooses the missing roles.
     """
     all_sizes = {**Mesh().sizes, **sizes}
     return [
@@ -45,7 +45,7 @@ def problems(
 
 
 def _chip_problems(system: System, sizes: Mapping[str, int], *, whole: bool) -> Iterator[str]:
-    """Why the mesh does not have the machine's number of chips."""
+    """Messages about a mesh whose number of chips is not, or does not divide, the machine's."""
     chips = system.n_chips
     used = math.prod(sizes.values())
     mesh = _product_text(sizes) or "one chip"
@@ -59,12 +59,12 @@ def _chip_problems(system: System, sizes: Mapping[str, int], *, whole: bool) -> 
 
 
 def _product_text(sizes: Mapping[str, int]) -> str:
-    """`tensor 8 x pipe 4`, without roles of size 1."""
+    """Mesh roles with their sizes as text, `tensor 8 x pipe 4`, without roles of size 1."""
     return " x ".join(f"{role} {size}" for role, size in sizes.items() if size > 1)
 
 
 def _stage_problems(config: ModelConfig, pipe: int) -> Iterator[str]:
-    """Why the layers do not fill the stages of a pipeline."""
+    """Messages about layers that do not fill the stages of a pipeline."""
     if _stages_fill(config, pipe):
         return
     slots = -(-config.n_layers // pipe) * pipe
@@ -78,7 +78,7 @@ def _stage_problems(config: ModelConfig, pipe: int) -> Iterator[str]:
 
 
 def _batch_problems(config: ModelConfig, job: Train, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Why sequences, tokens and d_model do not divide over their shards."""
+    """Messages about sequences, tokens or d_model that are not divisible by their shards."""
     shards = data_shards(sizes)
     if job.batch % shards:
         mesh = _product_text({role: sizes[role] for role in ("data", "fsdp", "expert")})
@@ -106,7 +106,7 @@ def _stages_fill(config: ModelConfig, pipe: int) -> bool:
 
 
 def near_multiples(n: int, factor: int) -> str:
-    """The positive multiples of `factor` below and above n: "8, 12"."""
+    """Text with the positive multiples of `factor` just below and above n: "8, 12"."""
     below = n // factor * factor
     above = -(-n // factor) * factor
     if not below:
@@ -117,10 +117,12 @@ def near_multiples(n: int, factor: int) -> str:
 def legal_meshes(
     config: ModelConfig, system: System, job: Train, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh whose sizes divide the model and the batch; `pipe` may leave places empty.
+    """Every mesh of all chips whose sizes divide the model and the batch.
+
+    Only `pipe` need not divide: the number of layers may leave a few places in its stages empty.
 
     Args:
-        fixed: role -> size of the roles that are fixed.
+        fixed: mesh role -> size, for the roles that the user fixed.
     """
     for tensor, context, shards in _tensor_and_context(config, job.seq, system.n_chips, fixed):
         for pipe in _sizes(shards, "pipe", fixed):
@@ -146,7 +148,7 @@ def legal_meshes(
 def _tensor_and_context(
     config: ModelConfig, seq: int, chips: int, fixed: Mapping[str, int]
 ) -> Iterator[tuple[int, int, int]]:
-    """(tensor, context, remaining factor of the chips) that divide the model and the sequence."""
+    """(tensor, context, chips / tensor / context) for legal sizes of `tensor` and `context`."""
     common_width = math.gcd(*tensor_widths(config).values())
     for tensor in _sizes(common_width, "tensor", fixed):
         if chips % tensor or not kv_heads_divide(config, tensor):
@@ -157,7 +159,7 @@ def _tensor_and_context(
 
 
 def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
-    """The divisors of n; if the role is fixed, only its size."""
+    """The divisors of n; if the role is fixed, its size alone, or nothing if that is no divisor."""
     if role not in fixed:
         return divisors(n)
     if n % fixed[role]:
@@ -166,16 +168,16 @@ def _sizes(n: int, role: str, fixed: Mapping[str, int]) -> list[int]:
 
 
 def batch_shards(config: ModelConfig, seq: int, system: System) -> list[int]:
-    """The numbers of batch shards in a search on all chips without a pipeline."""
+    """The possible numbers of batch shards in a search on all chips without a pipeline."""
     numbers = set()
     for _, context, shards in _tensor_and_context(config, seq, system.n_chips, {}):
-        if worth_cutting(seq, context):
+        if worth_sharding(seq, context):
             numbers.add(shards)
     return sorted(numbers)
 
 
 def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
-    """Whether the heads divide over `tensor` x `context`, which only "ulysses" requires."""
+    """Whether `tensor` x `context` chips can share the heads, which only "ulysses" requires."""
     shards = sizes["tensor"] * sizes["context"]
     fits = shards > 0
     if form.context_kind != "ulysses":
@@ -189,7 +191,11 @@ def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> N
 
 
 def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
-    """Whether the experts divide over their chips where `expert_tensor` adds chips of `tensor`."""
+    """Whether the number of chips that experts are divided over divides the number of experts.
+
+    With `expert_tensor`, these are chips of `expert` and of `tensor`; sizes of `expert` alone are
+    always legal here, as `legal_meshes` has checked them.
+    """
     degree = expert_degree(form, sizes)
     return (n_experts(config) % degree == 0) | (degree == sizes["expert"])
 
@@ -200,7 +206,7 @@ def chunks_fit(layout: Layout | Layouts, seq: int) -> Num:
 
 
 def chunk_problems(layout: Layout, seq: int) -> list[str]:
-    """Why the tokens of a chip do not divide into the chunks of the loss."""
+    """Messages about tokens of a chip that do not divide into equal chunks of the loss."""
     if chunks_fit(layout, seq):
         return []
     context = layout.mesh.context
@@ -213,10 +219,10 @@ def chunk_problems(layout: Layout, seq: int) -> list[str]:
 
 
 def layout_problems(config: ModelConfig, layout: Layout, seq: int) -> list[str]:
-    """Why the form of a layout is not legal on its mesh: schedule, attention, experts, loss.
+    """Messages about a layout's schedule, attention, experts and loss that its mesh does not allow.
 
     Raises:
-        BadShape: the schedule cannot have these numbers of stages, microbatches and chunks.
+        BadShape: the schedule does not allow these numbers of stages, microbatches and chunks.
     """
     reasons = []
     if not context_fits(config, layout, layout.sizes):

@@ -1,6 +1,6 @@
-"""A planning problem with its chosen layout, to evaluate again or to search again.
+"""A planning problem together with its chosen layout.
 
-A case can be changed: another machine, job or layout on the same links.
+It can be evaluated or searched again, as it is or with another machine, job or layout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from shardwise.strategy.mesh import Placement
 from shardwise.strategy.span import Span
 from shardwise.workload import Train
 
-# Tier of a placement -> the figure of the chip that has its rate.
+# Tier of switches in a placement -> name of the chip's bandwidth over that tier.
 TIER_FIGURES = {"node": "node.egress", "scale-out": "scale_out.egress", "dcn": "dcn.bandwidth"}
 
 
@@ -27,9 +27,9 @@ class Case:
     """The inputs of a plan, and the layout that was chosen.
 
     Args:
-        placement: physical placement of the mesh.
-        cal: the rates behind the expected step.
-        fixed: the settings of the search.
+        placement: physical placement of the layout's mesh.
+        cal: calibration used for the expected step time.
+        fixed: settings that the user fixed for the search.
     """
 
     model: ModelConfig
@@ -42,29 +42,29 @@ class Case:
 
     @property
     def peak(self) -> bool:
-        """Whether the expected step is at peak rates."""
+        """Whether the expected step time is computed at peak rates."""
         return self.cal == PEAK
 
     def evaluate(self) -> Candidate:
-        """Evaluate the layout on its placement."""
+        """Evaluate the chosen layout on its placement."""
         return train.evaluate(
             self.model, self.system, self.job, self.layout, self.cal, self.placement
         )
 
     def rank(self, keep: int = train.RANKED) -> Ranking:
-        """Search again with the same settings; `keep=1` looks for the best alone.
+        """Search again with the same settings; `keep=1` finds only the best strategy.
 
         Raises:
             NoStrategy: no split is legal.
         """
         return train.rank(self.model, self.system, self.job, self.cal, self.fixed, keep=keep)
 
-    def on(self, system: System) -> Case:
-        """Move the layout to a machine of the same shape with other figures."""
+    def with_system(self, system: System) -> Case:
+        """A copy on another machine, which differs from the present one only in rates and sizes."""
         return replace(self, system=system, placement=relinked(self.placement, system.chip))
 
-    def of(self, candidate: Candidate) -> Case:
-        """Take another candidate's layout for the same job on the same machine."""
+    def with_candidate(self, candidate: Candidate) -> Case:
+        """A copy with the layout of another candidate for the same job and machine."""
         return replace(self, layout=candidate.layout, placement=candidate.placement)
 
 
@@ -75,6 +75,7 @@ def relinked(placement: Placement, chip: Chip) -> Placement:
 
 
 def _relinked_span(span: Span, chip: Chip) -> Span:
+    """The same links with the rates of another chip."""
     link_rate = 0.0
     if span.rings or span.borrowed:
         link_rate = chip.need("ici.link")

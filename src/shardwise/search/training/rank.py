@@ -1,4 +1,4 @@
-"""Rank training strategies: every legal one, the best first."""
+"""Search of training strategies: evaluates every legal one and ranks the best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
-from shardwise.search.given import NOTHING, Fixed
+from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
@@ -27,24 +27,25 @@ from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
-RANKED = 8  # strategies evaluated in full, from which reasons and alternatives are taken
-LOSS_CHUNKS = (4, 16)  # tried when nothing fits with all logits of a microbatch at once
-CACHED_SEARCHES = 32  # so that explaining a plan does not search again
+# Minimum number of meshes that a ranking has; a plan takes its reasons and alternatives from them.
+RANKED = 8
+LOSS_CHUNKS = (4, 16)  # numbers of loss chunks to try if nothing fits with the loss in one chunk
+CACHED_SEARCHES = 32  # number of cached results, so that explaining a plan does not search again
 
-# Sorts candidates: those that fit first, by expected time and then the upper bound; the others by
-# memory.
+# Sort key of candidates, the best first: (False, expected step seconds, upper bound of the seconds)
+# if the candidate fits in memory, (True, bytes of memory, 0) if not.
 Score = tuple[bool, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One strategy with its cost.
+    """One strategy with its step time and memory.
 
     Args:
-        program: the operations of one microbatch.
-        peak: the layout at peak rates, which prices the items of the roofline.
-        time: the step at the rates of the calibration.
-        roofline: the step at peak rates.
+        program: the matmuls and collectives of one microbatch.
+        peak: the layout at peak rates, to price the items of the roofline.
+        time: step time at the rates of the calibration.
+        roofline: step time at peak rates.
     """
 
     layout: Layout
@@ -65,7 +66,7 @@ class Candidate:
 
     @property
     def rank(self) -> Score:
-        """See `Score`."""
+        """Sort key of the candidate: see `Score`."""
         return score(self.fits, self.time.step_s, self.time.upper_s, self.memory.total)
 
 
@@ -75,9 +76,9 @@ class Ranking:
 
     Args:
         candidates: the best strategies, best first.
-        n_strategies: number of legal strategies evaluated.
+        n_strategies: number of legal strategies that were evaluated.
         n_fitting: number of those that fit in memory.
-        front: the Pareto front of step time and memory, fastest first, if requested.
+        front: the Pareto front of step time and memory, fastest first; empty unless requested.
     """
 
     candidates: list[Candidate]
@@ -87,7 +88,13 @@ class Ranking:
 
 
 def score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
-    """Make a sort key; times that differ only by rounding of their sums are equal."""
+    """Sort key of a strategy; times are rounded so that equal sums in another order stay equal.
+
+    Args:
+        expected: expected step seconds.
+        upper: upper bound of the step seconds.
+        n_bytes: peak memory of a chip.
+    """
     if not fits:
         return (True, float(n_bytes), 0.0)
     return (False, float(f"{expected:.9e}"), float(f"{upper:.9e}"))
@@ -101,7 +108,7 @@ def evaluate(
     cal: Calibration,
     placement: Placement | None = None,
 ) -> Candidate:
-    """Evaluate one strategy, on its fastest placement unless one is given."""
+    """Evaluate one strategy, on the given placement or on its fastest one."""
     if placement:
         step = LayoutStep(config, system, job, layout, placement)
     else:
@@ -127,27 +134,30 @@ def rank(
     system: System,
     job: Train,
     cal: Calibration,
-    fixed: Fixed = NOTHING,
+    fixed: Fixed = NOTHING_FIXED,
     keep: int = RANKED,
     exhaustive: bool = False,
     front: bool = False,
 ) -> Ranking:
-    """Rank meshes by their best form, best first.
+    """Rank meshes by their best strategy, best first.
 
-    When nothing fits and the number of loss chunks is free, those of `LOSS_CHUNKS` are tried, the
-    smallest first. Cells are evaluated in the order of a lower bound on all their strategies; cells
-    whose bound exceeds the best strategies so far are skipped.
+    Cells (mesh, placement, microbatch size) are evaluated in the order of a lower bound of their
+    step time. Cells whose bound is worse than the best strategies so far are skipped. If nothing
+    fits and the user did not fix the number of loss chunks, the search is repeated with each of
+    `LOSS_CHUNKS` until a strategy fits.
 
     Args:
-        cal: the rates that the chip reaches.
-        fixed: settings that are fixed, and largest sizes.
-        keep: number of strategies to return, at least `RANKED`, beside the best of every tensor
-            size that is at most `MAX_SLOWDOWN` times slower. With 1 only the best is looked for.
-        exhaustive: evaluate every strategy, also those that the bound excludes.
-        front: also find the Pareto front of step time and memory, which evaluates every strategy.
+        cal: the rates that the chip is expected to reach.
+        fixed: settings that the user fixed, and largest sizes.
+        keep: number of meshes to rank, raised to `RANKED` unless it is 1. Unless it is 1, the best
+            strategy of every other `tensor` size is added if it is at most `MAX_SLOWDOWN` times
+            slower than the best.
+        exhaustive: whether to evaluate also the cells that the bound excludes.
+        front: whether to find the Pareto front of step time and memory too, for which every cell
+            is evaluated.
 
     Raises:
-        NoStrategy: when no strategy is legal.
+        NoStrategy: no strategy is legal.
     """
     problem = (config, system, job, cal)
     ranking = _rank(*problem, fixed, keep, exhaustive, front)
@@ -155,21 +165,21 @@ def rank(
         for n_chunks in LOSS_CHUNKS:
             if ranking.candidates[0].fits:
                 break
-            in_chunks = fixed.change(loss_chunks=n_chunks)
-            if _may_fit(_blocks(*problem, in_chunks)):
-                chunked = _rank(*problem, in_chunks, keep, exhaustive, front)
-                if chunked.candidates[0].fits:
-                    ranking = chunked
+            with_chunks = fixed.change(loss_chunks=n_chunks)
+            if _may_fit(_blocks(*problem, with_chunks)):
+                chunked_ranking = _rank(*problem, with_chunks, keep, exhaustive, front)
+                if chunked_ranking.candidates[0].fits:
+                    ranking = chunked_ranking
     return replace(ranking, candidates=[*ranking.candidates], front=[*ranking.front])
 
 
 def _may_fit(blocks: Iterable[Block]) -> bool:
-    """Whether the lower bound on memory leaves any strategy that fits."""
+    """Whether any cell may fit in memory, judged by its lower bound."""
     return any(not block.bound()[0].all() for block in blocks)
 
 
 def _n_meshes(keep: int) -> int:
-    """Number of meshes to evaluate in full."""
+    """Number of meshes in a ranking that keeps `keep` of them."""
     if keep == 1:
         return 1
     return max(keep, RANKED)
@@ -186,6 +196,7 @@ def _rank(
     exhaustive: bool,
     front: bool,
 ) -> Ranking:
+    """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
     best = Best(_n_meshes(keep), [] if front else None)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
@@ -201,7 +212,9 @@ def _rank(
         raise NoStrategy("no schedule, microbatch and mesh go together.")
 
     def candidates(layouts: Iterable[tuple[Layout, Placement]]) -> list[Candidate]:
-        return [evaluate(config, system, job, layout, cal, where) for layout, where in layouts]
+        return [
+            evaluate(config, system, job, layout, cal, placement) for layout, placement in layouts
+        ]
 
     return Ranking(
         candidates=sorted(candidates(best.layouts()), key=lambda candidate: candidate.rank),
@@ -218,7 +231,7 @@ def _blocks(
     cal: Calibration,
     fixed: Fixed,
 ) -> Iterator[Block]:
-    """All cells, in groups to which the same forms apply.
+    """All cells, in one block for each group of cells to which the same forms apply.
 
     Raises:
         NoStrategy: no mesh is legal.

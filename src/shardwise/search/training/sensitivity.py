@@ -1,7 +1,8 @@
-"""Sensitivity of a strategy to each number of its machine and job: elasticities, break-evens.
+"""Sensitivity of a strategy to numbers of its machine, and to batch and sequence length.
 
-The layout stays and one number is multiplied by a factor. A break-even is the factor at which the
-lower bound changes sides, another strategy of the ranking becomes faster, or memory fills up.
+One number is multiplied by a factor while the layout stays the same. An elasticity is the relative
+change of the step time over that of the number. At a break-even the lower bound becomes bound by
+communication or by the chip, another strategy becomes faster, or the memory no longer suffices.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shardwise.search.training.rank import Candidate
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 
-# Name of a sensitivity -> what `scaled` multiplies.
+# Name of a sensitivity -> name of the machine's number, as `hardware.scale.scaled` takes it.
 HARDWARE = {
     "peak_flops": PEAKS,
     "hbm_bandwidth": "hbm_bandwidth",
@@ -32,22 +33,23 @@ HARDWARE = {
     "scale_out_bandwidth": "scale_out",
     "dcn_bandwidth": "dcn",
 }
-NUDGE = 1e-3  # relative change for the slope: small against any change of what binds
-OCTAVES = 6  # break-evens are searched between 1/64 and 64 times the number
-MAX_RIVALS = 4  # other strategies that may become faster
-TOLERANCE = 1e-3  # relative, of a break-even
+NUDGE = 1e-3  # relative change of a number to compute an elasticity
+OCTAVES = 6  # break-evens are searched between 2^-6 and 2^6 times the number
+MAX_RIVALS = 4  # number of other strategies that may become faster
+TOLERANCE = 1e-3  # relative error of a break-even; faster by less counts as equally fast
 
-State = str | Mesh  # a state of the strategy that may change with the factor: see `_Probe`
+# What binds, whether it fits, or the fastest mesh: a break-even is where one of these changes.
+State = str | Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """The nearest value of a number at which the state of a strategy changes.
+    """The value of a number, nearest to the present one, at which the state of a strategy changes.
 
     Args:
-        factor: `value` over the present value.
-        to: the state beyond it: "communication" or "chip" for the side that binds, "fits" or "does
-            not fit", or the mesh of the faster strategy.
+        factor: `value` divided by the present value.
+        to: the state beyond `value`: "communication" or "chip" for what binds the lower bound,
+            "fits" or "does not fit", or the sizes of the faster strategy's mesh.
     """
 
     factor: float
@@ -60,8 +62,11 @@ class Searched:
     """The best strategy at another batch or sequence length.
 
     Args:
-        same: whether it has the mesh of the plan.
-        problem: why no strategy exists, or None.
+        value: the batch or sequence length, `factor` times the present one.
+        step_s: expected step time, or None if there is no strategy.
+        mesh: mesh role -> size, or None if there is no strategy.
+        same: whether the mesh is that of the plan.
+        problem: why there is no strategy, or None.
     """
 
     factor: float
@@ -78,13 +83,14 @@ class Sensitivity:
 
     Args:
         value: the present value, in `unit`.
-        elasticity: relative change of the expected step over that of the number, at one layout;
-            over factors of 2 for batch and seq. None if the layout is legal at this size only.
-        binds: the nearest break-even between 1/64 and 64 times the number (a power of 2 for batch
-            and seq) beyond which the other side binds the lower bound; None without one.
-        overtaken: the same for another strategy that is faster.
-        fits: the same for whether the memory suffices.
-        searched: the best strategies at half and twice the batch or sequence length.
+        elasticity: relative change of the expected step time over that of the number; for batch and
+            seq between half and twice the value. None if no other value is legal for the layout.
+        binds: break-even between "communication" and "chip" as what binds the lower bound. Break-
+            evens are searched between 1/64 and 64 times the value, and at powers of 2 of it for
+            batch and seq; None if there is no change.
+        overtaken: break-even beyond which another strategy is faster.
+        fits: break-even between fitting and not fitting in memory.
+        searched: the best strategies at half and at twice the batch or sequence length.
     """
 
     name: str
@@ -97,8 +103,8 @@ class Sensitivity:
     searched: tuple[Searched, ...] = ()
 
 
-def used(system: System) -> tuple[str, ...]:
-    """The names in `HARDWARE` that matter for a machine."""
+def hardware_names(system: System) -> tuple[str, ...]:
+    """The names in `HARDWARE` that can affect a machine."""
     topology = system.topology
     names = ["peak_flops", "hbm_bandwidth", "hbm_capacity"]
     if isinstance(topology, Torus):
@@ -120,14 +126,14 @@ def sensitivities(
     """Sensitivities to the machine's numbers and to batch and sequence length, by name.
 
     Args:
-        case: the plan.
-        others: strategies that could be faster, best first.
-        search: also search at half and twice the batch and the length: a second or more each.
+        others: other strategies, best first, that may become faster.
+        search: whether to search also at half and twice the batch and the sequence length, which
+            takes a second or more each.
     """
-    fitting = [case.of(other) for other in others if other.fits]
+    fitting = [case.with_candidate(other) for other in others if other.fits]
     rivals = tuple(fitting[:MAX_RIVALS])
     by_name = {}
-    for name in used(case.system):
+    for name in hardware_names(case.system):
         by_name[name] = _hardware(_Probe(case, rivals, _scaling(HARDWARE[name])), name)
     for name, change in (("batch", with_batch), ("seq", with_seq)):
         sensitivity = _workload(_Probe(case, rivals, change), name)
@@ -137,11 +143,13 @@ def sensitivities(
     return by_name
 
 
+# Returns the case with one number multiplied by a factor; None if the layout is not legal then.
 Change = Callable[[Case, float], Case | None]
 
 
 def _scaling(name: str) -> Change:
-    return lambda case, factor: case.on(scaled(case.system, {name: factor}))
+    """The change that multiplies a number of the machine."""
+    return lambda case, factor: case.with_system(scaled(case.system, {name: factor}))
 
 
 def with_batch(case: Case, factor: float) -> Case | None:
@@ -165,7 +173,7 @@ def with_batch(case: Case, factor: float) -> Case | None:
 
 
 def with_seq(case: Case, factor: float) -> Case | None:
-    """The case with sequences of `factor` times the length; None if not legal."""
+    """The case with `factor` times the sequence length; None if its layout is not legal then."""
     seq = factor * case.job.seq
     mesh = case.layout.mesh
     if seq % (mesh.context * mesh.tensor):
@@ -185,7 +193,10 @@ def _resized(case: Case, name: str, size: int) -> Case | None:
 
 @dataclass
 class _Probe:
-    """A case and its rivals at multiples of one number, each evaluated once."""
+    """Evaluates a case and its rivals with one number multiplied by a factor.
+
+    The cache has the results by (index of the rival or -1 for the case, factor).
+    """
 
     case: Case
     rivals: tuple[Case, ...]
@@ -193,7 +204,7 @@ class _Probe:
     cache: dict[tuple[int, float], Candidate | None] = field(default_factory=dict)
 
     def at(self, factor: float, rival: int = -1) -> Candidate | None:
-        """The case, or a rival by its index; None if it is not legal at this factor."""
+        """The case, or the rival with an index, at a factor; None if it is not legal there."""
         key = (rival, factor)
         if key not in self.cache:
             case = self.case
@@ -206,14 +217,14 @@ class _Probe:
         return self.cache[key]
 
     def step_s(self, factor: float) -> float | None:
-        """The expected step of the case."""
+        """Expected step time of the case; None if it is not legal at this factor."""
         candidate = self.at(factor)
         if candidate is None:
             return None
         return float(candidate.time.step_s)
 
     def binds(self, factor: float) -> str | None:
-        """The side that binds the lower bound: "communication" or "chip"."""
+        """What binds the lower bound of the step time: "communication" or "chip"."""
         candidate = self.at(factor)
         if candidate is None:
             return None
@@ -231,7 +242,7 @@ class _Probe:
         return "does not fit"
 
     def fastest(self, factor: float) -> Mesh | None:
-        """The mesh of the fastest strategy among the case and the rivals that fit."""
+        """Mesh of the fastest strategy among the case and the rivals that fit in memory."""
         best = self.at(factor)
         if best is None:
             return None
@@ -265,7 +276,7 @@ def _size(case: Case, name: str) -> int:
 
 
 def _elasticity(probe: _Probe, factors: Sequence[float]) -> float | None:
-    """The slope of log step time over log factor, between the outer factors that are legal."""
+    """Slope of log step time over log factor, from the first to the last legal factor, or None."""
     steps = [(factor, step) for factor in factors if (step := probe.step_s(factor))]
     if len(steps) < 2:
         return None
@@ -306,13 +317,14 @@ def _sensitivity(
 def nearest(
     state: Callable[[float], State | None], *, powers_of_two: bool = False
 ) -> tuple[float, State] | None:
-    """The factor nearest to 1 at which a state changes, and the new state.
+    """The factor nearest to 1 at which a state changes, and the new state; None without a change.
 
-    The search goes octave by octave to both sides, then bisects. A state of None ends its side.
-    Two changes within one octave go unnoticed.
+    The search goes up and down from 1 by factors of 2 and bisects the first octave in which the
+    state changes. It does not notice two changes within one octave.
 
     Args:
-        powers_of_two: return the end of the octave, without bisection.
+        state: function from a factor to the state; None ends the search in that direction.
+        powers_of_two: whether to try only powers of two, without bisection.
     """
     present = state(1.0)
     open_sides = {1, -1}
@@ -336,7 +348,7 @@ def nearest(
 def _bisect(
     state: Callable[[float], State | None], present: State | None, inner: float, outer: float
 ) -> tuple[float, State]:
-    """The factor nearest to `inner` with another state, and this state."""
+    """(factor, state) where the state first differs from `present` between `inner` and `outer`."""
     while abs(math.log(outer / inner)) > TOLERANCE:
         middle = math.sqrt(inner * outer)
         if state(middle) == present:
@@ -367,7 +379,7 @@ def _search(case: Case, name: str) -> Iterator[Searched]:
 
 
 def _search_at(case: Case, name: str, value: float) -> tuple[Candidate | None, str | None]:
-    """(the best strategy that fits, None), or (None, the reason why there is none)."""
+    """(best strategy that fits, None), or (None, the reason why no strategy fits)."""
     resized = None
     if value == int(value):
         resized = _resized(case, name, int(value))
@@ -383,5 +395,5 @@ def _search_at(case: Case, name: str, value: float) -> tuple[Candidate | None, s
 
 
 def order(sensitivities: Mapping[str, Sensitivity]) -> list[Sensitivity]:
-    """The sensitivities with the largest elasticity first."""
+    """Sort sensitivities by the size of their elasticity, largest first."""
     return sorted(sensitivities.values(), key=lambda item: -abs(item.elasticity or 0.0))

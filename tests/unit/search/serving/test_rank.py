@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.hardware.chip import with_values
-from shardwise.search.given import NOTHING, fixed_of
+from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.choose import front, per_chip
 from shardwise.search.serving.deployments import colocated, concatenate, disaggregated
@@ -84,8 +84,8 @@ def test_more_sequences_give_more_tokens() -> None:
     every = request.engines()
     assert every is not None
     for block in blocks(LLAMA, every, [(request.job, request.rates(request.job))], {}):
-        for engine in np.unique(block.row):
-            here = block.row == engine
+        for engine in np.unique(block.engine_index):
+            here = block.engine_index == engine
             order = np.argsort(block.batch[here])
             assert (np.diff(block.steady.tokens_per_s[here][order]) >= -1e-9).all()
             assert (np.diff(block.steady.tpot_s[here][order]) >= -1e-12).all()
@@ -149,7 +149,7 @@ def test_gathered_weights_are_never_taken_and_slower_when_asked_for() -> None:
 @pytest.mark.parametrize("where", ["v5e:4x4", "h100:24", "gb200:72"])
 def test_engines_fit_side_by_side(where: str) -> None:
     system = sw.hardware(where)
-    for mesh in engine_meshes(MIXTRAL, system, CHAT, NOTHING, fills_machine=False):
+    for mesh in engine_meshes(MIXTRAL, system, CHAT, NOTHING_FIXED, fills_machine=False):
         n = mesh.n_chips // mesh.data
         assert mesh.n_chips <= system.n_chips
         assert mesh.data == engines_per_machine(system, n)

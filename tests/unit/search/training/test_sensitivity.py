@@ -15,9 +15,9 @@ from shardwise.search.training.rank import Candidate
 from shardwise.search.training.sensitivity import (
     HARDWARE,
     Sensitivity,
+    hardware_names,
     nearest,
     sensitivities,
-    used,
     with_batch,
     with_seq,
 )
@@ -42,7 +42,7 @@ def found(request: pytest.FixtureRequest) -> Found:
 
 def test_every_number_in_use_is_told(found: Found) -> None:
     case, _, told = found
-    assert set(told) == {*used(case.system), "batch", "seq"}
+    assert set(told) == {*hardware_names(case.system), "batch", "seq"}
     chip = case.system.chip
     assert told["peak_flops"].value == chip.peak("bf16")
     assert told["batch"].value == case.job.batch
@@ -57,7 +57,7 @@ def test_slopes_add_up_to_minus_one(found: Found) -> None:
     assert all(slope <= 1e-9 for slope in slopes)
     assert sum(slopes) == pytest.approx(-1, abs=0.06)
     everything = {HARDWARE[s.name]: 2.0 for s in rates}
-    twice = case.on(scaled(case.system, everything)).evaluate().time.step_s
+    twice = case.with_system(scaled(case.system, everything)).evaluate().time.step_s
     assert twice == pytest.approx(case.evaluate().time.step_s / 2, rel=0.06)
     assert told["hbm_capacity"].elasticity == 0
 
@@ -65,8 +65,10 @@ def test_slopes_add_up_to_minus_one(found: Found) -> None:
 def test_a_slope_predicts_a_small_change(found: Found) -> None:
     case, _, told = found
     now = case.evaluate().time.step_s
-    for name in used(case.system):
-        there = case.on(scaled(case.system, {HARDWARE[name]: 1.0005})).evaluate().time.step_s
+    for name in hardware_names(case.system):
+        there = (
+            case.with_system(scaled(case.system, {HARDWARE[name]: 1.0005})).evaluate().time.step_s
+        )
         assert there / now == pytest.approx(1.0005 ** (told[name].elasticity or 0.0), rel=1e-5)
 
 
@@ -78,8 +80,8 @@ def binds(candidate: Candidate) -> str:
 def test_break_evens_part_two_states(found: Found) -> None:
     """Just before a break-even everything is as now, just beyond it is as it is told."""
     case, others, told = found
-    rivals = [case.of(c) for c in others if c.fits][:4]
-    for name in used(case.system):
+    rivals = [case.with_candidate(c) for c in others if c.fits][:4]
+    for name in hardware_names(case.system):
         for kind in ("binds", "fits", "overtaken"):
             even = getattr(told[name], kind)
             if even is None:
@@ -88,13 +90,13 @@ def test_break_evens_part_two_states(found: Found) -> None:
             states = []
             for factor in (even.factor / outward, even.factor * outward):
                 system = scaled(case.system, {HARDWARE[name]: factor})
-                mine = case.on(system).evaluate()
+                mine = case.with_system(system).evaluate()
                 if kind == "binds":
                     states.append(binds(mine))
                 elif kind == "fits":
                     states.append("fits" if mine.fits else "does not fit")
                 else:
-                    every = [r.on(system).evaluate() for r in rivals]
+                    every = [r.with_system(system).evaluate() for r in rivals]
                     best = min([mine, *every], key=lambda c: c.time.step_s)
                     states.append("other" if best is not mine else "mine")
             assert states[0] != states[1] or kind == "overtaken"

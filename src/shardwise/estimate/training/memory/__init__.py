@@ -1,1 +1,1 @@
-"""Memory of a chip in a training step: parameters, activations, and what frameworks add."""
+"""Memory of a chip in a training step: parameters, activations, and overheads of frameworks."""

@@ -1,7 +1,8 @@
-"""Activations that layers save between forward and backward pass, in elements.
+"""Numbers of elements of the activations that layers save between forward and backward pass.
 
-Each layer saves its arrays for one microbatch; remat drops what its recomputed `PARTS` produce. The
-schedule determines how many microbatches are in flight on a stage.
+They are per layer and microbatch. Remat drops the arrays that its recomputed parts
+(`strategy.layout.PARTS`) produce. The pipeline schedule determines how many microbatches are in
+flight on a stage.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from shardwise.ops.program import SavedActivation, Step
 from shardwise.strategy.layout import Form
 from shardwise.workload import Train
 
-# Array of a layer (models/activations.py) -> the parts that produce it. A part that is recomputed
-# alone needs the outputs of the others, so an array is dropped when one of its parts is recomputed.
+# Array of a layer (models/activations.py) -> the parts of the layer that produce it. An array is
+# dropped if any of its parts is recomputed.
 PRODUCERS = {
     "attention_input": ("norms",),
     "ffn_input": ("norms",),
@@ -56,12 +57,14 @@ PRODUCERS = {
     "latent": ("gate", "up"),  # in which tokens are dispatched
     "latent_output": ("down", "activation"),
 }
-# Additional arrays of eager frameworks: the activated gate, and an output that nothing reads.
+# Additional arrays that eager frameworks save: the gate after its activation function, and the
+# output of w_down, which the backward pass does not read.
 ACTIVATED_GATES = {"hidden": "activated_hidden", "shared_hidden": "activated_shared_hidden"}
 UNREAD = "unread_ffn_output"
 PRODUCERS |= dict.fromkeys(ACTIVATED_GATES.values(), ("activation",)) | {UNREAD: ("down",)}
-ALWAYS_SAVED = ("layer_input",)  # remat starts from it
-# Dispatched tokens: dispatched again only where all matmuls of the experts are recomputed.
+ALWAYS_SAVED = ("layer_input",)  # recomputation starts from it
+# The array of tokens after dispatch to their experts. Remat repeats the dispatch only if it
+# recomputes all the matmuls in `DISPATCH_PARTS`.
 DISPATCHED = "expert_input"
 DISPATCH_PARTS = ("gate", "up")
 
@@ -72,29 +75,30 @@ MATMUL_INPUTS = frozenset(
     | {"shared_hidden", "mamba_input", "scan_normed", "latent_output"}
 )
 
-# Arrays whose gradients need memory even if gradients are written in place: the layer's, and the
-# input of w_down; those of gate and up overwrite gate and up.
+# Arrays whose gradients need additional memory even if gradients are written in place: the layer's
+# input, and the input of w_down. The gradients of gate and up overwrite gate and up.
 NOT_IN_PLACE = ("layer_input", "hidden", "shared_hidden")
 
-# Arrays whose gradients are live in the backward pass of attention, after the feed-forward's.
+# Arrays whose gradients are live in the backward pass of attention, which follows that of the FFN.
 ATTENTION_ARRAYS = frozenset(
     {"layer_input", "attention_input", "q_latent", "q_normed", "kv_latent", "kv_normed"}
     | {"q", "k", "v", "attended", "attention_output"}
 )
 
-# Saved per score without flash attention, in 16-bit elements: softmax, dropout and its mask of one
-# byte. 5 a s^2 b bytes, Korthikanti et al., arXiv 2205.05198 §4.1.
+# 16-bit elements saved per attention score without flash attention: the outputs of softmax and of
+# dropout, and the one-byte mask of dropout, 5 bytes per score (Korthikanti et al., arXiv 2205.05198
+# §4.1: 5 a s^2 b).
 SCORE_ELEMENTS = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerActivations:
-    """Elements of one layer for one microbatch on one chip.
+    """Numbers of elements of one layer for one microbatch on one chip.
 
     Args:
-        saved: from its forward pass to its backward pass.
-        working: additional elements during its backward pass: recomputed arrays, and the gradients
-            of the layer's arrays.
+        saved: elements saved from the layer's forward pass to its backward pass.
+        working: additional elements during the layer's backward pass: recomputed arrays, arrays
+            fetched from host memory, and gradients of the layer's arrays.
     """
 
     saved: Num
@@ -112,17 +116,17 @@ def layer_activations(
 ) -> list[LayerActivations]:
     """Activations of one layer, for each kind of layer of the model.
 
-    Layers beyond `remat_layers` and `offload_layers` save everything on the chip: a layer here is
-    the mean over a stage.
+    The result is a mean over the layers of a stage: layers beyond `remat_layers` and
+    `offload_layers` save everything on the chip.
 
     Args:
         config: the model.
         job: dtypes.
-        step: one microbatch on all chips.
+        step: program of one microbatch on all chips.
         form: remat and offload of the layout.
         local: sizes on one chip.
-        stage_layers: layers of the stage.
-        framework: memory behaviour of the framework.
+        stage_layers: number of layers on the stage.
+        framework: memory behavior of the framework.
     """
     remat_share = _layer_share(form.remat_layers, stage_layers)
     offload_share = _layer_share(form.offload_layers, stage_layers)
@@ -168,7 +172,7 @@ def _layer_terms(
     local: LocalElements,
     framework: FrameworkMemory,
 ) -> dict[str, Term]:
-    """Elements of all arrays that a layer saves without remat, by name."""
+    """Name -> number of elements of each array that a layer saves without remat."""
     terms = {}
     for activation in arrays:
         terms[activation.array.name] = activation_term(
@@ -185,19 +189,20 @@ def _layer_terms(
 
 
 def _named(activations: Iterable[SavedActivation], name: str) -> SavedActivation:
-    """The first activation of this name."""
+    """The first activation with a name."""
     return next(activation for activation in activations if activation.array.name == name)
 
 
 def _layer_share(layers: int | None, stage_layers: Num) -> Num:
-    """Share of a stage's layers that remat or offload applies to; None for all."""
+    """Fraction of a stage's layers to which remat or offload applies; 1 if `layers` is None."""
     return 1 if layers is None else minimum(1.0, layers / stage_layers)
 
 
 def _scale(activation: SavedActivation, job: Train, form: Form, local: LocalElements) -> Num:
-    """Elements of an array in units of activations: 8-bit ones count half.
+    """Factor on the elements of an array, to count them in elements of `job.activation_bytes`.
 
-    Where whole experts are on chips of `tensor`, each receives its own tokens only.
+    An 8-bit array counts half. Tokens dispatched to chips of `tensor` with different whole experts
+    are divided among these chips.
     """
     scale: Num = 1.0
     if activation.array.name in MATMUL_INPUTS:
@@ -208,10 +213,11 @@ def _scale(activation: SavedActivation, job: Train, form: Form, local: LocalElem
 
 
 def is_recomputed(form: Form, name: str, layer: Layer) -> bool:
-    """Whether remat recomputes this array of a layer.
+    """Whether remat recomputes an array of a layer, so that it is not saved.
 
-    Attention alone (Megatron's `core_attn`) is recomputed for its scores: its output is the input
-    of the next matmul, which saves it. With norms, everything between saved matmuls is recomputed.
+    Remat of attention without norms (Megatron's `core_attn`) recomputes only scores: the output of
+    attention is saved as the input of the next matmul. Together with norms, the output is
+    recomputed too.
     """
     if name in ALWAYS_SAVED:
         return False
@@ -225,7 +231,7 @@ def is_recomputed(form: Form, name: str, layer: Layer) -> bool:
 
 
 def is_offloaded(form: Form, name: str) -> bool:
-    """Whether this array of a layer is offloaded to host memory."""
+    """Whether an array of a layer is offloaded to host memory."""
     parts = () if name == UNREAD else PRODUCERS.get(name, (name,))
     return any(word in form.offload for word in ("activations", *parts))
 
@@ -233,16 +239,19 @@ def is_offloaded(form: Form, name: str) -> bool:
 def _blocked_query_gradients(
     arrays: list[SavedActivation], form: Form, local: LocalElements, block: int
 ) -> Num:
-    """Elements of the query gradients, one copy for each whole block of keys."""
+    """Number of elements of the query gradients, with one copy for each whole block of keys.
+
+    0 if all keys are in one block.
+    """
     queries = _named(arrays, "q")
     n_keys: Num = queries.sizes["S"]
-    if form.context_kind == "ring":  # the keys of one chip at a time
+    if form.context_kind == "ring":  # a ring has the keys of one chip at a time
         n_keys = local.product((("", queries.sizes["S"], ("context",)),))
     return local.total([activation_term(queries)]) * where(n_keys > block, n_keys // block, 0)
 
 
 def _scores(step: Step, attention: Attention, local: LocalElements) -> Num:
-    """16-bit elements of the attention scores that one layer saves without flash attention."""
+    """Number of 16-bit elements saved for one layer's scores without flash attention."""
     queries = _named(step.saved, "q")
     factors: list[Factor] = []
     for dim in queries.array.dims:

@@ -1,4 +1,4 @@
-"""Memory that frameworks need beyond what a layout states, by the operations that they fuse."""
+"""Memory behavior of training frameworks that a layout does not determine."""
 
 from __future__ import annotations
 
@@ -7,58 +7,61 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.estimate.training.chip_rates import MASK_TILE
 
-# Peak bytes per logit, loss and gradient included.
-LOSS_IN_PLACE = 8.0  # fp32 logits and, in a second array, probabilities that become the gradient
-LOSS_COMPILED = 4.0  # one kernel reads logits in 16 bits and writes their gradient in 16 bits
-LOSS_XLA = 2.0  # XLA on TPUs: the gradient overwrites the logits
-# Operation by operation: logits in 16 bits; in fp32 log-softmax, its gradient, and the gradient of
-# its input (torch.nn.functional.cross_entropy of `logits.float()`).
+# Peak bytes per logit, including those of the loss and of the logits' gradient.
+LOSS_IN_PLACE = 8.0  # fp32 logits, and fp32 probabilities that the gradient overwrites
+LOSS_COMPILED = 4.0  # one kernel reads 16-bit logits and writes their 16-bit gradient
+LOSS_XLA = 2.0  # XLA on TPUs: the 16-bit gradient overwrites the logits
+# Operation by operation: 16-bit logits, and in fp32 the log-softmax, its gradient, and the gradient
+# of its input (torch.nn.functional.cross_entropy of `logits.float()`).
 LOSS_EAGER = 14.0
-# The same on logits sharded over the vocabulary: one more array in fp32, for probabilities
-# (torch.distributed.tensor.parallel.loss, `_nll_loss_and_log_softmax_backward`).
+# Operation by operation with logits sharded over the vocabulary: one more fp32 array, for
+# probabilities (torch.distributed.tensor.parallel.loss, `_nll_loss_and_log_softmax_backward`).
 LOSS_EAGER_SHARDED = 18.0
 
-# Kernels and buffers of NCCL on a GPU: 0.55 to 2.00 GiB at the first barrier of two ranks
-# (stas00/ml-engineering, training/performance, "torch.distributed memory usage").
+# HBM that kernels and buffers of NCCL occupy on a GPU: 0.55 to 2.00 GiB at the first barrier of two
+# ranks (stas00/ml-engineering, training/performance, "torch.distributed memory usage").
 NCCL_BYTES = 1.45 * units.GiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkMemory:
-    """Memory behaviour of a training framework. The defaults are the planner's.
+    """Memory behavior of a training framework. The defaults are the planner's.
 
     Args:
-        flash: attention is tiled; otherwise the backward pass reads stored scores.
-        fused: an activation and its product with the gate are one operation; otherwise both
-            results of the activation are saved.
-        compiled: a compiler drops what nothing reads; otherwise selective remat saves the output of
-            each matmul that is not recomputed, that of w_down too (torchtitan's `_save_list`).
-        logit_bytes: bytes per logit of a microbatch at the head; at least the width of activations.
-        gradient_copies: copies of 16-bit gradients apart from the fp32 sums that they are added to:
-            one, or two where they are also in buckets (PyTorch's DistributedDataParallel without
+        flash: whether attention is tiled; otherwise the backward pass reads saved scores.
+        fused: whether the activation function of a gate and the product with it are one operation;
+            otherwise the activated gate is saved too.
+        compiled: whether a compiler drops arrays that nothing reads; otherwise selective remat
+            saves the output of each matmul that is not recomputed, even of w_down (torchtitan's
+            `_save_list`).
+        logit_bytes: peak bytes per logit of a microbatch; at least `job.activation_bytes`.
+        gradient_copies: copies of 16-bit gradients in addition to the fp32 sums: one, or two if
+            they are also in buckets (PyTorch's DistributedDataParallel without
             `gradient_as_bucket_view`).
-        root_unit: embedding and unembedding are gathered together (the root unit of FSDP), not each
-            when it is used.
-        bucket_elements: elements of a flat bucket of gradients, and of one of gathered 16-bit
-            weights.
-        stages_by_work: stages have equal FLOPs, the unembedding included, not equal layers.
-        outer_as_layers: embedding and unembedding each count as a layer of a stage.
+        root_unit: whether embedding and unembedding are gathered together (the root unit of FSDP),
+            rather than each when it is used.
+        bucket_elements: elements of a flat bucket of gradients, and of a flat bucket of gathered
+            16-bit weights.
+        stages_by_work: whether pipeline stages have equal FLOPs, counting the unembedding, rather
+            than equal numbers of layers.
+        outer_as_layers: whether embedding and unembedding each count as a layer of a stage.
         embedding_mask_bytes: bytes per element that the dropout after the embedding saves.
-        cast_bytes: bytes per element of the largest weight, where a 16-bit gradient is cast before
-            it is added to its sum.
-        norm_bytes: bytes per element of the largest weight that a chip updates, where gradient norm
-            and overflow check copy one gradient at a time.
-        in_place_gradients: gradients of a gated feed-forward's arrays overwrite them, as Liger's
-            SiLU does: only those of its output and of the matmul's input are additional.
-        full_weights_at_start: each chip has all weights in 16 bits before ZeRO shards them, and the
-            allocator reuses that memory for shards, gathered weights and small enough arrays.
-        xla_scheduled: XLA orders the step. At the head, the gathered unembedding and its gradient
-            are not live at once. A microbatch's gradients are complete before they are added to the
-            sum, and a gathered embedding's or head's gradient is rearranged before its scatter; the
-            embedding's while the head's still waits for that.
-        query_block: keys of a block of flash attention whose part of the query gradients is live
-            until all blocks are summed (Splash's fused backward kernel); 0 for one running sum.
-        communicator_bytes: bytes of the communicators of a job on several chips, outside the
+        cast_bytes: bytes per element of the largest weight, for frameworks that cast its 16-bit
+            gradient before adding it to the sum.
+        norm_bytes: bytes per element of the largest weight that a chip updates, for frameworks
+            whose gradient norm and overflow check copy one gradient at a time.
+        in_place_gradients: whether gradients of a gated FFN's arrays overwrite the arrays, as in
+            Liger's SiLU; then only `NOT_IN_PLACE` arrays have additional gradients.
+        full_weights_at_start: whether each chip has all weights in 16 bits before ZeRO shards them.
+            The allocator reuses their memory for shards, gathered weights and small enough arrays.
+        xla_scheduled: whether XLA orders the step. The gathered unembedding and its gradient are
+            then not live at once. All gradients of a microbatch exist before they are added to the
+            sum. The gradient of a gathered embedding or head is rearranged (a copy) before it is
+            scattered, and that of the head waits while that of the embedding is rearranged.
+        query_block: number of keys in a block of flash attention, for kernels that keep each
+            block's part of the query gradients until they sum all blocks (Splash's fused backward
+            kernel); 0 for kernels with one running sum.
+        communicator_bytes: bytes of communicators in a job on several chips, outside the
             framework's allocator.
     """
 
@@ -91,7 +94,7 @@ FRAMEWORK_OF_KIND = {
 def planned_framework(kind: str) -> FrameworkMemory:
     """Framework that the planner assumes on chips of a kind (`hardware.Chip.kind`).
 
-    GPUs communicate through NCCL. On TPUs XLA compiles everything; its behaviour is measured by
-    `bench/check.py`.
+    GPUs communicate through NCCL. On TPUs XLA compiles everything; `bench/check.py` measures its
+    behavior.
     """
     return FRAMEWORK_OF_KIND.get(kind, DEFAULT_FRAMEWORK)

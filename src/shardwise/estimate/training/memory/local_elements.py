@@ -1,7 +1,8 @@
-"""Elements of many arrays on one chip, with every shared factor computed once.
+"""Numbers of elements of arrays on one chip, with every shared factor computed once.
 
-A search needs the bytes of hundreds of arrays on a million meshes. Most are a number times the same
-few products of shards (tokens x heads), so terms with equal factors are added first.
+A search needs the sizes of hundreds of arrays on a million meshes. Most sizes are a constant times
+one of a few products of local sizes (e.g. tokens x heads), so the constants of equal products are
+added before they are multiplied.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from shardwise.ops.einsum import shards
 from shardwise.ops.program import SavedActivation
 from shardwise.strategy.rules import Rules, layout
 
-# (name of a size that may be an array, size or None to look the name up, axes that shard it)
+# A dim of an array: (name, size, axes that shard it). A size of None is looked up by name: it may
+# be an array over meshes.
 Factor = tuple[str, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Elements of an array: `coefficient` times the local sizes of `factors`."""
+    """Number of elements of an array: `coefficient` times the local sizes of `factors`."""
 
     coefficient: Num
     factors: tuple[Factor, ...]
 
 
 class LocalElements:
-    """Local sizes under one mesh, or under arrays of meshes; products are cached.
+    """Evaluates terms under one mesh, or under arrays of meshes; products are cached.
 
     Args:
-        mesh: chips by role.
-        sizes: sizes that may be arrays, by the name that factors have.
+        mesh: mesh role -> chips.
+        sizes: name of a factor -> its size, for factors whose size may be an array.
     """
 
     __slots__ = ("_mesh", "_products", "_sizes")
@@ -43,7 +45,7 @@ class LocalElements:
         self._products: dict[tuple[Factor, ...], Num] = {(): 1}
 
     def product(self, factors: tuple[Factor, ...]) -> Num:
-        """Product of ceil(size / shards) over `factors`."""
+        """Product of the local sizes of `factors`, each ceil(size / shards)."""
         if factors not in self._products:
             name, number, axes = factors[-1]
             size = self._sizes[name] if number is None else number
@@ -54,7 +56,7 @@ class LocalElements:
         return self._products[factors]
 
     def total(self, terms: Iterable[Term]) -> Num:
-        """Sum of the elements of `terms`."""
+        """Sum of `terms`: total number of elements."""
         coefficients: dict[tuple[Factor, ...], Num] = {}
         for term in terms:
             coefficients[term.factors] = coefficients.get(term.factors, 0) + term.coefficient
@@ -65,7 +67,10 @@ class LocalElements:
 
 
 def activation_term(kept: SavedActivation, scale: Num = 1) -> Term:
-    """Elements of one of an activation's `count` arrays, for one microbatch."""
+    """Term for `scale` times the elements of an activation for one microbatch.
+
+    If a layer saves several such arrays (`kept.count`), the term is for one of them.
+    """
     coefficient = scale
     factors: list[Factor] = []
     for dim in kept.array.dims:
@@ -80,7 +85,7 @@ def activation_term(kept: SavedActivation, scale: Num = 1) -> Term:
 
 
 def weight_term(weight: Weight, rules: Rules) -> Term:
-    """Elements of a weight on one chip under `rules`."""
+    """Term for the elements of a weight on one chip under sharding rules."""
     axes = layout(rules, "weights", weight.dims)
     coefficient = 1
     factors: list[Factor] = []

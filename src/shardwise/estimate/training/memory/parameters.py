@@ -1,4 +1,4 @@
-"""Parameters on one chip of a pipeline stage, before and after ZeRO shards them."""
+"""Numbers of parameters on one chip of a pipeline stage, before and after ZeRO shards them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.rules import Rules
 from shardwise.strategy.stages import stages
 
-# Sharding of a layer's experts: whole experts first, then parts of one.
+# Sharding rules of a layer's experts: whole experts are divided over chips, then each expert is.
 EXPERT_RULES: Rules = {
     "weights.E": ("expert", "whole_experts"),
     "weights.F": ("expert_tensor",),
 }
 
-FIRST_STAGE = ("embedding", "position")  # other outer weights are on the last stage
+# Weights outside the layers that the first pipeline stage holds; the last stage holds the others.
+FIRST_STAGE = ("embedding", "position")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters on one chip before ZeRO.
+    """Numbers of parameters on one chip before ZeRO shards them.
 
     Args:
-        dense: all but those of routed experts.
-        routed: of routed experts.
-        matmuls: those of either that matmuls of layers read.
+        dense: parameters outside routed experts.
+        routed: parameters of routed experts.
+        matmuls: parameters, dense or routed, of the weights in matmuls of the layers.
     """
 
     dense: Num = 0
@@ -37,7 +38,7 @@ class Parameters:
     matmuls: Num = 0
 
     def plus(self, other: Parameters, times: Num = 1) -> Parameters:
-        """Sum with `times` of the other."""
+        """Sum of these parameters and `times` the others."""
         return Parameters(
             dense=self.dense + times * other.dense,
             routed=self.routed + times * other.routed,
@@ -46,38 +47,45 @@ class Parameters:
 
     @property
     def all(self) -> Num:
-        """Dense and routed parameters."""
+        """Number of dense and routed parameters."""
         return self.dense + self.routed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroShards:
-    """ZeRO shard counts, for dense and routed parameters."""
+    """Numbers of shards into which ZeRO divides dense and routed parameters."""
 
     dense: Num
     routed: Num
 
     def local(self, parameters: Parameters) -> Num:
-        """Parameters in one chip's shard."""
+        """Number of parameters in one chip's shard."""
         return parameters.dense / self.dense + parameters.routed / self.routed
 
 
 def zero_shards(form: Form, mesh: Mapping[str, Num]) -> ZeroShards:
-    """Shard counts: data x context for ZeRO 1 and 2, fsdp x context for 3; for dense x expert."""
+    """Numbers of ZeRO shards of a form on a mesh.
+
+    Routed parameters have fsdp x context shards under ZeRO-3, and data x fsdp x context otherwise.
+    Dense parameters have `expert` times as many.
+    """
     replicas = mesh["fsdp"] if form.zero == 3 else mesh["data"] * mesh["fsdp"]
     routed = replicas * mesh["context"]
     return ZeroShards(dense=routed * mesh["expert"], routed=routed)
 
 
 def mesh_with_experts(form: Form, mesh: Mapping[str, Num]) -> dict[str, Num]:
-    """Chips by role, with `tensor` divided into `whole_experts` and `expert_tensor` for experts."""
+    """Mesh role -> chips, with two more roles for experts, whose product is `tensor`.
+
+    The chips of `whole_experts` hold different experts; those of `expert_tensor` shard each expert.
+    """
     tensor = mesh["tensor"]
     expert_tensor = tensor if form.expert_tensor is None else form.expert_tensor
     return {**mesh, "expert_tensor": expert_tensor, "whole_experts": tensor // expert_tensor}
 
 
 def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) -> list[Parameters]:
-    """Parameters of one layer of each kind."""
+    """Parameters of one layer on one chip, for each kind of layer of the model."""
     dense_rules = _dense_rules(rules)
     layers = []
     for group in config.groups:
@@ -101,7 +109,7 @@ def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) ->
 def outer_parameters(
     config: ModelConfig, rules: Rules, local: LocalElements
 ) -> tuple[Parameters, Parameters, Parameters]:
-    """Parameters outside the layers: (on the first stage, on the last, on a single stage)."""
+    """Parameters outside the layers on a chip of (the first stage, the last, a single stage)."""
     dense_rules = _dense_rules(rules)
     first, last, single = (
         Parameters(dense=local.total(weight_term(weight, dense_rules) for weight in weights))
@@ -111,9 +119,9 @@ def outer_parameters(
 
 
 def outer_weights_of(config: ModelConfig) -> tuple[list[Weight], list[Weight], list[Weight]]:
-    """Weights outside the layers: (of the first stage, of the last, of a single stage).
+    """Weights outside the layers on (the first stage, the last stage, a single stage).
 
-    A tied embedding is on both ends of a pipeline.
+    A tied embedding is on both the first and the last stage.
     """
     single = list(outer_weights(config))
     first = [weight for weight in single if weight.name in FIRST_STAGE]
@@ -124,7 +132,7 @@ def outer_weights_of(config: ModelConfig) -> tuple[list[Weight], list[Weight], l
 
 
 def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> tuple[Num, Num]:
-    """Elements of the largest weight on a chip: (of all weights, of those of layers)."""
+    """Numbers of elements on a chip of (the largest weight, the largest weight of the layers)."""
     dense_rules = _dense_rules(rules)
     of_layers: Num = 0
     for group in config.groups:
@@ -138,7 +146,7 @@ def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> 
 
 
 def _dense_rules(rules: Rules) -> Rules:
-    """Rules for all weights but experts as matmuls use them: without the axes of ZeRO."""
+    """Sharding rules of dense weights when matmuls read them: without the axes of ZeRO."""
     return {
         row: tuple(axis for axis in axes if axis not in ("fsdp", "context", "expert"))
         for row, axes in rules.items()
@@ -148,12 +156,12 @@ def _dense_rules(rules: Rules) -> Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLayers:
-    """Layers of one pipeline stage.
+    """Numbers of layers on one pipeline stage.
 
     Args:
-        chunks: chunks that the layers form.
-        all: number of layers.
-        kinds: number of layers of each kind.
+        chunks: number of chunks that the layers form.
+        all: number of layers of all kinds.
+        kinds: number of layers of each kind, in the order of `config.groups`.
     """
 
     chunks: Num
@@ -162,10 +170,10 @@ class StageLayers:
 
 
 def stage_layers(config: ModelConfig, layout: Layout | Layouts) -> StageLayers:
-    """Layers of the fullest stage (`strategy.stages`).
+    """Numbers of layers on the fullest stage (`strategy.stages`).
 
-    Kinds of layers are mixed as in the model: each has its share of a stage, rounded up, those with
-    most parameters first.
+    Each kind of layer has the same share of the stage as of the model, rounded up, until the stage
+    is full; kinds with the most parameters come first.
     """
     fullest = stages(config.n_layers, layout)
     return _stage_layers(config, fullest.chunks, fullest.held)
@@ -174,10 +182,10 @@ def stage_layers(config: ModelConfig, layout: Layout | Layouts) -> StageLayers:
 def layers_by_work(
     config: ModelConfig, stage: StageLayers, pipe: Num
 ) -> tuple[StageLayers, StageLayers]:
-    """Layers of the (first, last) stage where stages have equal FLOPs.
+    """Numbers of layers on the (first, last) stage if all stages have about equal FLOPs.
 
-    The unembedding counts as the layers with as many parameters in matmuls. A stage takes layers
-    until it exceeds its share of the work (nanotron, `models/base.py`, 2025-03).
+    The unembedding counts like layers with the same number of matmul parameters. Stages are filled
+    with layers until they exceed their share of the work (nanotron, `models/base.py`, 2025-03).
     """
     n_layers = config.n_layers
     matmul_parameters = 0
@@ -193,7 +201,7 @@ def layers_by_work(
 
 
 def layers_with_outer_places(config: ModelConfig, pipe: Num) -> tuple[StageLayers, StageLayers]:
-    """Layers of an (end, inner) stage where embedding and head count as layers.
+    """Numbers of layers on (an end, an inner) stage if embedding and head count as layers.
 
     DeepSpeed's `partition_method` "type:transformer|embedding".
     """
@@ -202,7 +210,7 @@ def layers_with_outer_places(config: ModelConfig, pipe: Num) -> tuple[StageLayer
 
 
 def _stage_layers(config: ModelConfig, chunks: Num, n_layers: Num) -> StageLayers:
-    """A stage of `n_layers`, and how many layers of each kind are among them."""
+    """A stage with `n_layers` layers, with its number of layers of each kind."""
     sizes = []
     for group in config.groups:
         sizes.append(sum(weight.size for weight in layer_weights(config, group.layer)))

@@ -1,6 +1,6 @@
 """Peak memory of a training step on the fullest chip. Book §5, §6.
 
-`stages` has the parts of each pipeline stage that may be the fullest.
+`stages` computes the memory, by component, of each pipeline stage that may be the fullest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from shardwise.ops.program import Step
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
-# Reserved by the allocator of PyTorch, as a share of the parts: 12 of the 15 peaks that torchtitan
-# and nanotron publish, in the groups used for calibration, are below the parts and this share.
+# Memory that PyTorch's allocator reserves beyond the sum of the components, as a share of the sum.
+# 12 of the 15 peaks that torchtitan and nanotron publish, in the groups used for calibration, are
+# below the sum plus this share.
 FRAGMENTATION = 0.065
 
 
@@ -30,29 +31,31 @@ def step_memory(
     framework: FrameworkMemory = DEFAULT_FRAMEWORK,
     shapes: LocalShapes | None = None,
 ) -> Memory:
-    """Peak bytes of a chip on the fullest stage of a layout, or of arrays of layouts.
+    """Peak memory of a chip on the fullest stage of a layout, or of arrays of layouts.
 
-    Parts are summed at their individual peaks: PyTorch's allocator has a pool for each stream, and
-    memory that activations free is not reused for gathered weights or gradients.
+    Every component counts with its own peak, although the peaks are at different times: PyTorch's
+    allocator has a pool for each stream, so memory that activations free is not reused for gathered
+    weights or gradients.
 
-    - weights, gradients, optimizer: of a stage's layers and its embedding or head, as ZeRO shards
-      them;
-    - activations: those of each layer that remat saves, times the microbatches in flight;
-    - other: the larger of two moments. At the head of the last stage, logits of one microbatch
-      and, under ZeRO 3, the gathered unembedding; in a layer, recomputed activations, the gradients
-      of its arrays, its gathered weights and the next layer's, and its whole gradient.
+    - weights, gradients, optimizer: those of a stage's layers and of its embedding or head, after
+      ZeRO shards them;
+    - activations: those that every layer saves, times the microbatches in flight;
+    - other: the larger of the memory at two times. At the head of the last stage: logits of one
+      microbatch and, under ZeRO-3, the gathered unembedding. In a layer: recomputed activations,
+      gradients of its arrays, gathered weights of this layer and the next, and the layer's gradient
+      before it is scattered.
 
-    A pipeline is fullest on its first stage (most in flight, the embedding) or its last (logits,
-    the unembedding); both are evaluated.
+    The fullest stage of a pipeline is the first (most microbatches in flight, the embedding) or the
+    last (logits, the unembedding). Both are evaluated.
 
     Args:
         config: the model.
         job: dtypes.
-        step: one microbatch on all chips, from `table(layout)`, with any remat.
-        layout: the layout; `schedule` is "none" exactly where `pipe` is 1.
+        step: program of one microbatch on all chips, from `table(layout)`, with any remat.
+        layout: the layout; its `schedule` is "none" if and only if `pipe` is 1.
         capacity: HBM of a chip, bytes.
-        framework: memory behaviour of the framework; by default the planner's.
-        shapes: precomputed for the same model, microbatch and table.
+        framework: memory behavior of the framework; by default the planner's.
+        shapes: local shapes, if already computed for the same model, microbatch and sharding rules.
     """
     shapes = shapes or LocalShapes(config, job, step, layout)
     first, *others = FullestStages(layout, framework, shapes).parts()

@@ -1,6 +1,6 @@
-"""Bytes on the pipeline stages that may be the fullest: the first one and the last.
+"""Bytes of HBM, by component, on the pipeline stages that may be the fullest: the first, the last.
 
-`activations` and `parameters` count elements; here they become bytes.
+The modules `activations` and `parameters` count elements; this module turns them into bytes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,23 @@ from shardwise.strategy.layout import Form, Layout, Layouts, table
 from shardwise.strategy.schedules import find
 from shardwise.workload import Train
 
-GATHERED_LAYERS = 2  # a layer's gathered weights, and the prefetched ones of the next layer
-HALF = 2.0  # bytes per gathered or bucketed element: wider weights are cast to 16 bits first
-# Transformer Engine stores a weight in fp8 and, as Hopper multiplies in one layout only, its
-# transpose, from a step's first microbatch on ("FP8 weight caching" in its user guide).
+# Layers whose gathered weights are live at once: the present one, and the next one, prefetched.
+GATHERED_LAYERS = 2
+# Bytes per element of gathered weights and of buckets: wider weights are cast to 16 bits first.
+HALF = 2.0
+# Bytes per parameter of fp8 copies. Transformer Engine caches a weight in fp8 and, because Hopper
+# supports only one layout of fp8 matmuls, also its transpose ("FP8 weight caching" in its user
+# guide).
 FP8_COPIES = 2.0
 
-# Bytes of weights, gradients, optimizer, activations, other.
+# Bytes of (weights, gradients, optimizer, activations, other), the components of `Memory`.
 Parts = tuple[Num, Num, Num, Num, Num]
 
 
 class LocalShapes:
-    """Sizes of a model's arrays on one chip, the same for all forms of one table and microbatch.
+    """Sizes of a model's arrays on one chip, under one table of sharding rules and one microbatch.
 
-    A search computes them once for a block of layouts.
+    A search computes them once for all forms of a block of layouts.
     """
 
     def __init__(
@@ -63,13 +66,13 @@ class LocalShapes:
         self._activations: dict[tuple[object, ...], list[LayerActivations]] = {}
 
     def largest(self) -> tuple[Num, Num]:
-        """Elements of the largest weight on a chip: (of all weights, of those of layers)."""
+        """Numbers of elements on a chip of (the largest weight, the largest of the layers)."""
         return largest_weights(self.config, self._rules, self.local)
 
     def activations(
         self, form: Form, n_layers: Num, framework: FrameworkMemory
     ) -> list[LayerActivations]:
-        """Activations of one layer of each kind, for a stage of `n_layers`."""
+        """Activations of one layer of each kind, on a stage of `n_layers` layers."""
         arguments = (self.config, self.job, self.step, form, self.local, n_layers, framework)
         if form.remat_layers or form.offload_layers:  # their shares depend on the stage
             return layer_activations(*arguments)
@@ -80,7 +83,7 @@ class LocalShapes:
 
 
 class FullestStages:
-    """Stages of one layout (or of arrays of them) that may be the fullest."""
+    """Memory of the stages that may be the fullest, for one layout or arrays of layouts."""
 
     def __init__(
         self, layout: Layout | Layouts, framework: FrameworkMemory, shapes: LocalShapes
@@ -95,7 +98,7 @@ class FullestStages:
         self.shards = zero_shards(layout, self.mesh)
 
     def parts(self) -> Iterator[Parts]:
-        """Parts of every stage that may be the fullest."""
+        """Bytes by component of every stage that may be the fullest."""
         first, last, single = self.shapes.outer
         layers = stage_layers(self.config, self.layout)
         if not self.layout.is_pipelined:
@@ -129,14 +132,15 @@ class FullestStages:
         has_embedding: bool = False,
         has_head: bool = False,
     ) -> Parts:
-        """Weights, gradients, optimizer, activations and other of one stage.
+        """Bytes by component of one stage.
 
         Args:
-            layers: its layers.
-            outer: its parameters outside the layers.
-            in_flight: microbatches in flight, in whole stages.
-            has_embedding: whether it has the embedding.
-            has_head: whether it computes logits.
+            layers: numbers of layers on the stage.
+            outer: parameters outside the layers on the stage.
+            in_flight: microbatches whose activations the stage saves; a microbatch that has passed
+                only some of the stage's chunks counts as a fraction.
+            has_embedding: whether the stage has the embedding.
+            has_head: whether the stage computes logits.
         """
         parameters = outer
         for n_layers, layer in zip(layers.kinds, self.shapes.layers, strict=True):
@@ -154,7 +158,8 @@ class FullestStages:
         peak = working * self.job.activation_bytes + self._gathered_layer()
         if has_head:
             peak = maximum(peak, self._head(outer))
-        if has_embedding and self.framework.xla_scheduled:  # layers' activations are freed by then
+        if has_embedding and self.framework.xla_scheduled:
+            # The activations of the layers are freed before these gradients are rearranged.
             n_weights = 2 if has_head and not self.config.tied_embeddings else 1
             peak = maximum(peak, self._outer_gradients(outer, n_weights) - saved * in_flight)
         state = self._state(parameters, has_outer=has_embedding or has_head)
@@ -167,11 +172,12 @@ class FullestStages:
         return (*state, saved * in_flight, peak + buckets)
 
     def _unused(self, freed: Num, activations: Num) -> Num:
-        """Bytes of the initial full weights' memory that stay reserved but unused.
+        """Bytes of the memory of full initial weights that stay reserved but unused.
 
         Args:
-            freed: bytes of it that shards, gathered weights and buckets do not reuse.
-            activations: bytes of activations; arrays of a layer input's size reuse it if they fit.
+            freed: bytes of this memory that shards, gathered weights and buckets do not reuse.
+            activations: bytes of activations. They reuse this memory in arrays of the size of a
+                layer's input, as many as fit in the memory of each weight.
         """
         array_bytes = self._tokens() * self.config.d_model * self.job.activation_bytes
         reusable: Num = 0
@@ -181,15 +187,15 @@ class FullestStages:
         return freed - minimum(freed, minimum(reusable, activations))
 
     def _tokens(self) -> Num:
-        """Tokens of one microbatch on one chip."""
+        """Number of tokens of one microbatch on one chip."""
         return self.local.product(activation_term(self.shapes.step.logits).factors[:2])
 
     def _state(self, parameters: Parameters, *, has_outer: bool) -> tuple[Num, Num, Num]:
-        """Bytes of weights, gradients and optimizer state.
+        """Bytes of (weights, gradients, optimizer state) on a stage.
 
         Args:
-            parameters: of the stage, before ZeRO.
-            has_outer: whether the embedding or the head is among them.
+            parameters: parameters of the stage before ZeRO shards them.
+            has_outer: whether they include the embedding or the head.
         """
         job = self.job
         zero = self.layout.zero
@@ -212,7 +218,8 @@ class FullestStages:
             gradients = gradients + largest * self.framework.cast_bytes
         master_bytes = units.bytes_per_element(job.master) if job.master else 0.0
         if gradient_bytes < master_bytes and "optimizer" not in offload:
-            # A shard's gradients, cast before the update, reuse the memory of the norm's copies.
+            # Gradients of a shard are cast to the master dtype before the update, in the memory
+            # that the copies for the gradient norm have freed.
             norm = minimum(largest, sharded) * self.framework.norm_bytes
             gradients = gradients + maximum(sharded * master_bytes, norm)
         state = 0.0 if "optimizer" in offload else sharded * state_bytes(self.config, job)
@@ -225,7 +232,7 @@ class FullestStages:
         )
 
     def _error_feedback(self, parameters: Parameters) -> Num:
-        """Bytes of error feedback of int8 gradient sync, for all that is summed over replicas."""
+        """Bytes of error feedback of int8 gradient sync; 0 if no gradients have replicas."""
         replicas = self.mesh["data"]
         elements = parameters.all
         if self.layout.zero == 3:
@@ -235,34 +242,37 @@ class FullestStages:
         return where(replicas > 1, elements * self.job.error_feedback_bytes, 0.0 * elements)
 
     def _gathered_layer(self) -> Num:
-        """Gathered weights of the largest layer and of the next one, and its whole gradient."""
+        """Bytes of gathered weights of two layers, and of one layer's gradient before its scatter.
+
+        The layer is the one with the most gathered parameters; 0 if nothing is gathered.
+        """
         n_bytes = self._gather_bytes(GATHERED_LAYERS)
         if not n_bytes:
             return 0.0
         return maximum(0, 0, *map(self._remote, self.shapes.layers)) * n_bytes
 
     def _gather_bytes(self, copies: int) -> float:
-        """Bytes per parameter that is gathered `copies` times, its gradient scattered once."""
+        """Bytes per gathered parameter: `copies` of the weight, and its gradient before scatter."""
         n_bytes = self._whole_gradient_bytes()
         if self.layout.zero == 3 or "weights" in self.layout.offload:
             return copies * min(self.job.weight_bytes, HALF) + n_bytes
         return n_bytes
 
     def _whole_gradient_bytes(self) -> float:
-        """Bytes per parameter of a gradient that is whole until it is scattered."""
+        """Bytes per parameter of a gradient before it is scattered or offloaded; 0 if it is not."""
         if self.layout.zero >= 2 or "gradients" in self.layout.offload:
             return units.bytes_per_element(self.job.gradients)
         return 0.0
 
     def _remote(self, parameters: Parameters) -> Num:
-        """Parameters that ZeRO shards or that are offloaded, and that layers gather."""
+        """Number of parameters that must be gathered: ZeRO shards them, or they are offloaded."""
         if {"weights", "gradients"} & {*self.layout.offload}:
             return parameters.all
         dense = parameters.dense * (self.shards.dense > 1)
         return dense + parameters.routed * (self.shards.routed > 1)
 
     def _head(self, outer: Parameters) -> Num:
-        """Logits of a microbatch, their input and its gradient, the gathered unembedding."""
+        """Bytes at the head: logits, their input and its gradient, the gathered unembedding."""
         logits = activation_term(self.shapes.step.logits)
         n_logits = self.local.total([logits])
         tokens = self._tokens()
@@ -278,7 +288,7 @@ class FullestStages:
         return n_logits / self.layout.loss_chunks * logit_bytes + inputs + gathered
 
     def _outer_gradients(self, outer: Parameters, n_weights: int) -> Num:
-        """Gradients of the embedding and the head, while one of them is rearranged."""
+        """Bytes of the gradients of embedding and head while one of them is rearranged (copied)."""
         n_bytes = self._whole_gradient_bytes()
         if not n_bytes:
             return 0.0
