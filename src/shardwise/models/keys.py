@@ -47,6 +47,14 @@ class Keys:
             return int(self._refuse(names, short(value), outside(value, low), placeholder))
         return value
 
+    def equal_integer(self, *names: str, default: int = _REQUIRED) -> int:
+        """Read a whole number that files state under any of `names`; if under several, equally."""
+        values = {name: self._data[name] for name in names if self._data.get(name) is not None}
+        if len(set(map(repr, values.values()))) > 1:
+            stated = ", ".join(f"{name} {value!r}" for name, value in values.items())
+            self.add_problem(f"{self._prefix}{stated}: they mean the same and differ.")
+        return self.integer(*names, default=default)
+
     def optional_integer(self, name: str, default: int | None = None, low: int = 1) -> int | None:
         """Read a whole number of at least `low`; None if it is null, `default` if it is absent."""
         self._read.add(name)

@@ -120,11 +120,25 @@ def test_keys_are_read_ignored_or_listed():
         ({"model_type": "gpt2"}, "missing key n_embd."),
         ({"model_type": "mixtral", "num_experts_per_tok": 9, "num_key_value_heads": 4}, "once."),
         ({"model_type": "deepseek_v2"}, "missing key num_experts_per_tok."),
+        (
+            {"model_type": "qwen3_moe", "num_experts": 8, "num_local_experts": 4},
+            "num_experts 8, num_local_experts 4: they mean the same and differ.",
+        ),
         ({"model_type": "shardwise"}, "missing key d_model."),
     ],
 )
 def test_a_wrong_key_is_told(keys, problem):
     said(problem, **keys)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_moe", "qwen3_moe", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("key", ["num_experts", "num_local_experts", "n_routed_experts"])
+def test_experts_are_counted_under_any_of_their_names(model_type, key):
+    config = from_dict(
+        {**LLAMA, "model_type": model_type, "num_key_value_heads": 4, key: 32}, name="tiny"
+    )
+    assert config.moe.n_experts == 32
+    assert not config.unused_keys
 
 
 def test_all_wrong_keys_are_told_at_once():

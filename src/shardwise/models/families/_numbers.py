@@ -1,12 +1,23 @@
-"""Norms, activations and rotary positions, which several families read from the same keys."""
+"""Norms, activations, rotary positions and expert counts, in the keys that families share."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from shardwise.models.keys import Keys
 from shardwise.models.numerics import ACTIVATIONS, Norm, Rope, RopeScaling
+
+# Number of routed experts: families have different names for it, and transformers writes some of
+# them under the name of another (Qwen3-MoE, from version 5 on).
+EXPERT_COUNT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def expert_count(keys: Keys, name: str, **default: Any) -> int:
+    """Read the number of routed experts, from key `name` or any other of `EXPERT_COUNT_KEYS`."""
+    others = [key for key in EXPERT_COUNT_KEYS if key != name]
+    return keys.equal_integer(name, *others, **default)
 
 
 def rms_norm(keys: Keys, default: float = 1e-6, *, plus_one: bool = False) -> Norm:

@@ -18,6 +18,7 @@ from shardwise.models.families._names import (
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._numbers import (
     activation,
+    expert_count,
     rms_norm,
     rope,
     rope_scaling_keys,
@@ -128,7 +129,7 @@ def _moe(keys: Keys, is_v3: bool) -> Moe:
     d_ff = keys.integer("moe_intermediate_size")
     n_shared_experts = keys.integer("n_shared_experts", low=0)
     return Moe(
-        n_experts=keys.integer("n_routed_experts"),
+        n_experts=expert_count(keys, "n_routed_experts"),
         experts_per_token=keys.integer("num_experts_per_tok"),
         d_ff=d_ff,
         n_shared_experts=n_shared_experts,

@@ -10,6 +10,7 @@ from shardwise.models.families._names import LAYER_PREFIX, fused_gate_up, llama_
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._numbers import (
     activation,
+    expert_count,
     rms_norm,
     rope,
     rope_scaling_keys,
@@ -36,7 +37,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     local_flags = keys.local_layers(keys.layer_count("num_hidden_layers"), lambda i: i % 2 == 0)
     vocab = keys.integer("vocab_size")
     moe = Moe(
-        n_experts=keys.integer("num_local_experts", default=128),
+        n_experts=expert_count(keys, "num_local_experts", default=128),
         experts_per_token=keys.integer("num_experts_per_tok", "experts_per_token", default=4),
         d_ff=keys.integer("intermediate_size"),
         router_bias=True,

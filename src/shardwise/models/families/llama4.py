@@ -11,7 +11,7 @@ from shardwise.models.families._names import (
     llama_tensors,
 )
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
-from shardwise.models.families._numbers import activation, rms_norm, rope
+from shardwise.models.families._numbers import activation, expert_count, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import PLAIN_ROPE, Routing, Temperature
@@ -65,7 +65,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
 def _moe(text: Keys) -> Moe:
     d_ff = text.integer("intermediate_size")
     return Moe(
-        n_experts=text.integer("num_local_experts", default=16),
+        n_experts=expert_count(text, "num_local_experts", default=16),
         experts_per_token=text.integer("num_experts_per_tok", default=1),
         d_ff=d_ff,
         n_shared_experts=1,

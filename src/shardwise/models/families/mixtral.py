@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwise.models.config import Attention, Layer, LayerGroup, Moe
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._names import llama_tensors
-from shardwise.models.families._numbers import activation, rms_norm, rope
+from shardwise.models.families._numbers import activation, expert_count, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Routing
@@ -28,7 +28,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
         rotary=rope(keys, max_seq=max_seq, theta=1e6),
     )
     ffn = Moe(
-        n_experts=keys.integer("num_local_experts", default=8),
+        n_experts=expert_count(keys, "num_local_experts", default=8),
         experts_per_token=keys.integer("num_experts_per_tok", default=2),
         d_ff=keys.integer("intermediate_size"),
         activation=activation(keys),

@@ -6,7 +6,7 @@ from shardwise.models.config import Layer, Mlp, Moe
 from shardwise.models.families._layers import layer_groups, layer_order
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._names import expert_names, llama_tensors
-from shardwise.models.families._numbers import activation, rms_norm
+from shardwise.models.families._numbers import activation, expert_count, rms_norm
 from shardwise.models.families.qwen import attention, sliding_window
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
@@ -84,7 +84,7 @@ def _moe(keys: Keys, is_qwen3: bool) -> Moe:
     if not is_qwen3:
         d_ff_shared = keys.integer("shared_expert_intermediate_size", default=5632)
     return Moe(
-        n_experts=keys.integer("num_experts"),
+        n_experts=expert_count(keys, "num_experts"),
         experts_per_token=keys.integer("num_experts_per_tok"),
         d_ff=keys.integer("moe_intermediate_size"),
         n_shared_experts=int(not is_qwen3),
