@@ -50,6 +50,7 @@ IRRELEVANT = frozenset(
         *("use_cache", "output_hidden_states", "output_attentions", "output_past", "is_decoder"),
         *("gradient_checkpointing", "summary_activation", "summary_proj_to_labels"),
         "apply_residual_connection_post_layernorm",  # where the sum starts, not what is summed
-        *("summary_type", "summary_use_proj"),
+        *("summary_type", "summary_use_proj", "return_dict", "chunk_size_feed_forward"),
+        *("id2label", "label2id", "problem_type", "is_encoder_decoder"),
     }
 )
