@@ -22,6 +22,12 @@ def test_page_shows_what_happens(root: Path, tmp_path: Path, name: str) -> None:
     assert not stale, f"\n{told}\n(make docs-refresh writes what came out into the pages)"
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_page_shows_no_failed_filter_and_no_bug(root: Path, name: str) -> None:
+    """Code 1 is that of a `grep` that matches nothing, and of a bug; refreshing would keep it."""
+    assert "[exit 1]" not in (root / name).read_text().splitlines()
+
+
 @pytest.mark.parametrize("name", LINKING)
 def test_links_lead_somewhere(root: Path, name: str) -> None:
     links = (match[1] for match in LINK.finditer((root / name).read_text()))
