@@ -77,9 +77,7 @@ def train_ours(folder: Path, name: str) -> list[float]:
     library = sysconfig.get_paths()["stdlib"]
     tokenizer = [] if name == "tiny" else ["--tokenizer", "model/tokenizer.json"]
     sources = [f"{library}/{package}" for package in ("asyncio", "email", "json", "unittest")]
-    shardwise(
-        folder, "data", "tokenize", *sources, "--glob", "*.py", *tokenizer, "--out", "tokens"
-    )
+    shardwise(folder, "data", "tokenize", *sources, "--glob", "*.py", *tokenizer, "--out", "tokens")
     shardwise(folder, "hw", "measure", "1", "-o", "cpu.toml")
     batch = f"{n_sequences}x{length}"
     plan = ["plan", "model/config.json", "cpu.toml:1", "--train", "--batch", batch]
