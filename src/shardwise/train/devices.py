@@ -70,10 +70,9 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
         MissingExtra: JAX is not installed.
         BadInput: the other processes cannot be reached.
     """
-    try:
-        import jax
-    except ImportError:
-        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
+    require_jax()
+    import jax
+
     if jax.distributed.is_initialized():
         return
     if rendezvous.coordinator:
@@ -90,6 +89,18 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
     state = _distributed_state()
     if state.num_processes > 1:
         heartbeat.watch(state.client, state.process_id, state.num_processes)
+
+
+def require_jax() -> None:
+    """Check that JAX is installed.
+
+    Raises:
+        MissingExtra: it is not.
+    """
+    try:
+        import jax  # noqa: F401 (imported to see whether it is there)
+    except ImportError:
+        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
 
 
 def _initialize(rendezvous: Rendezvous) -> None:
