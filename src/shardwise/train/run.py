@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardwise.train.loop import Loop
 
 METRICS = "metrics.jsonl"
+MANY_TOKENS = 1 << 29  # whose check takes seconds
 COMPILING = "compiling the step"  # the stage before the first step
 
 # Starts of errors that XLA's runtime raises when a connection to another process breaks.
@@ -119,9 +120,7 @@ def train(
         stop_request = stack.enter_context(catch_signals())
         join(joined, hooks.on_note)
         devices = devices_for(case.system, plan.model.name)
-        hooks.on_stage("checking the tokens")
-        order = _data_order(plan, record.data, record.seed)
-        hooks.on_stage("")
+        order = _data_order(plan, record.data, record.seed, hooks.on_stage)
         require_equal(
             plan=encode(plan),
             recipe=recipe,
@@ -199,11 +198,16 @@ def _note_unbalanced(case: Case, hooks: Hooks) -> None:
         )
 
 
-def _data_order(plan: Plan, data: str, seed: int) -> DataOrder:
+def _data_order(
+    plan: Plan, data: str, seed: int, on_stage: Callable[[str], None] = lambda stage: None
+) -> DataOrder:
     """Open the token sets of a run, check that they are undamaged, and order their sequences."""
     sets, weights = read_mixture(data)
+    if sum(tokens.n_tokens for tokens in sets) > MANY_TOKENS:
+        on_stage("checking the tokens")
     for tokens in sets:
         tokens.verify()
+    on_stage("")
     workload = plan.workload
     return data_order(sets, weights, seq=workload.seq, batch=workload.batch, seed=seed)
 

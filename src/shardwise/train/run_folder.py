@@ -65,7 +65,11 @@ def this_command() -> tuple[str, dict[str, str]]:
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]), versions
+    program = Path(sys.argv[0])
+    name = program.name
+    if name == "__main__.py":  # of python -m
+        name = program.parent.name
+    return shlex.join([name, *sys.argv[1:]]), versions
 
 
 def read_record(folder: str) -> RunRecord | None:

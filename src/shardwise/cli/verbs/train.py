@@ -25,7 +25,7 @@ from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
 from shardwise.train.run import COMPILING
-from shardwise.train.run_folder import RunRecord
+from shardwise.train.run_folder import RunRecord, read_record
 
 HEADERS_EVERY = 25  # lines of steps between two lines of headers
 LINES_EVERY_S = 2.0  # seconds between two lines, unless --log-every counts steps
@@ -127,8 +127,8 @@ def run(
     )
     lines_every = inputs.optional(units.parse_whole, log_every, "--log-every")
     earlier = None
-    if saving is not None:
-        earlier = inputs.read(saving.record)
+    if resume and checkpoint:
+        earlier = inputs.read(read_record, checkpoint)
     settings: dict[str, Any] = {
         "steps": inputs.optional(units.parse_whole, steps, "--steps"),
         "warmup": inputs.optional(units.parse_whole, warmup, "--warmup", low=0),
