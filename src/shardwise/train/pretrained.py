@@ -191,9 +191,8 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
     if keys is None:
         return f"weights are in {folder}, without a {CONFIG}: the model was not read from one."
-    if copied:
-        return f"weights, {CONFIG} and {', '.join(copied)} are in {folder}."
-    return f"weights and {CONFIG} are in {folder}."
+    *names, last = ["weights", CONFIG, *copied]
+    return f"{', '.join(names)} and {last} are in {folder}."
 
 
 def _copy_companions(source: str, folder: Path) -> list[str]:

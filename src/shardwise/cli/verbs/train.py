@@ -57,35 +57,50 @@ def run(
     collectives: options.Collectives = "",
     capacity: Annotated[
         float | None,
-        workload("--capacity X", "capacity factor of an expert  [default: no token is dropped]"),
+        workload(
+            "--capacity X", "capacity factor of an expert; 0: no token is dropped  [default: 0]"
+        ),
     ] = None,
     rate: Annotated[
         float | None, optimization("--rate X", f"peak learning rate  [default: {DEFAULT.rate:g}]")
     ] = None,
     schedule: Annotated[
-        str, optimization("--schedule WORD", f"of the learning rate: {', '.join(SCHEDULES)}")
+        str,
+        optimization(
+            "--schedule WORD",
+            f"of the learning rate: {', '.join(SCHEDULES)}  [default: {DEFAULT.schedule}]",
+        ),
     ] = "",
-    warmup: Annotated[str, optimization("--warmup N", "steps in which the rate rises")] = "",
+    warmup: Annotated[
+        str, optimization("--warmup N", "steps in which the rate rises  [default: 0]")
+    ] = "",
     clip: Annotated[
         float | None,
-        optimization("--clip X", "largest norm of the gradients; 0: no limit  [default: 1]"),
+        optimization(
+            "--clip X", f"largest norm of the gradients; 0: no limit  [default: {DEFAULT.clip:g}]"
+        ),
     ] = None,
     decay: Annotated[
-        float | None, optimization("--decay X", "weight decay of matrices  [default: 0.1]")
+        float | None,
+        optimization("--decay X", f"weight decay of matrices  [default: {DEFAULT.decay:g}]"),
     ] = None,
     on_bad: Annotated[
         str,
         optimization(
-            "--on-bad WORD", f"after NaN, inf or a spike of the loss: {' or '.join(ON_BAD)}"
+            "--on-bad WORD",
+            f"after NaN, inf or a spike of the loss: {' or '.join(ON_BAD)}  "
+            f"[default: {DEFAULT.on_bad}]",
         ),
     ] = "",
     spike: Annotated[
         float | None,
-        optimization("--spike NATS", "a loss this far above its mean is bad  [default: none is]"),
+        optimization(
+            "--spike NATS", "a loss this far above its mean is bad; 0: none is  [default: 0]"
+        ),
     ] = None,
     checkpoint: Annotated[str, checkpoints("--checkpoint DIR", "save the run there")] = "",
     checkpoint_every: Annotated[
-        str, checkpoints("--checkpoint-every N", "steps between saves")
+        str, checkpoints("--checkpoint-every N", "steps between saves  [default: at the end only]")
     ] = "",
     keep: Annotated[
         str, checkpoints("--keep N", f"newest checkpoints to keep  [default: {KEEP}]")
@@ -141,7 +156,7 @@ def run(
         "collectives": collectives or None,
         "capacity": capacity,
     }
-    recipe = inputs.read(_recipe, loaded, earlier, settings)
+    recipe = inputs.read(chosen_recipe, loaded, earlier, settings)
     inputs.read(
         check_inputs,
         loaded,
@@ -196,7 +211,7 @@ def _checkpoint_options(folder: str, every: str, keep: str, resume: bool) -> Che
     return CheckpointOptions(folder=folder, every=parsed_every, keep=parsed_keep, resume=resume)
 
 
-def _recipe(plan: sw.Plan | None, earlier: RunRecord | None, settings: dict[str, Any]) -> Recipe:
+def chosen_recipe(plan: sw.Plan | None, earlier: RunRecord | None, settings: dict[str, Any]) -> Recipe:
     """The recipe of the settings that are given, else of the resumed run, else the default.
 
     Args:
