@@ -16,7 +16,7 @@ from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import Stages
 from shardwise.cli.streams import reserve_stdout, write_answer
-from shardwise.errors import BadInput, CheckFailed
+from shardwise.errors import BadInput, CheckFailed, Problems
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
 from shardwise.train.checks import check_inputs
@@ -31,7 +31,7 @@ HEADERS_EVERY = 25  # lines of steps between two lines of headers
 LINES_EVERY_S = 2.0  # seconds between two lines, unless --log-every counts steps
 DEFAULT = Recipe(steps=1)
 OPTIONAL_FIELDS = {"clip", "spike", "capacity"}  # of a recipe, for which the option 0 is None
-MAX_STEPS = sys.maxsize  # stands for the steps of a plan that cannot be read
+MAX_STEPS = sys.maxsize  # stands for a number of steps that cannot be read
 
 optimization = partial(option, "Optimization")
 checkpoints = partial(option, "Checkpoints")
@@ -156,6 +156,8 @@ def run(
         "collectives": collectives or None,
         "capacity": capacity,
     }
+    if steps and settings["steps"] is None:  # which is a problem that is told
+        settings["steps"] = MAX_STEPS
     recipe = inputs.read(chosen_recipe, loaded, earlier, settings)
     inputs.read(
         check_inputs,
@@ -211,7 +213,9 @@ def _checkpoint_options(folder: str, every: str, keep: str, resume: bool) -> Che
     return CheckpointOptions(folder=folder, every=parsed_every, keep=parsed_keep, resume=resume)
 
 
-def chosen_recipe(plan: sw.Plan | None, earlier: RunRecord | None, settings: dict[str, Any]) -> Recipe:
+def chosen_recipe(
+    plan: sw.Plan | None, earlier: RunRecord | None, settings: dict[str, Any]
+) -> Recipe:
     """The recipe of the settings that are given, else of the resumed run, else the default.
 
     Args:
@@ -225,11 +229,15 @@ def chosen_recipe(plan: sw.Plan | None, earlier: RunRecord | None, settings: dic
     chosen = {name: value for name, value in settings.items() if value is not None}
     for name in OPTIONAL_FIELDS & chosen.keys():
         chosen[name] = chosen[name] or None
-    if "steps" not in chosen and earlier is None:
-        chosen["steps"] = MAX_STEPS if plan is None else steps_from_plan(plan)
     if earlier is not None:
         return replace(earlier.recipe, **chosen)
-    return Recipe(**chosen)
+    problems = Problems()
+    if "steps" not in chosen and plan is not None:
+        chosen["steps"] = problems.read(steps_from_plan, plan)
+    chosen["steps"] = chosen.get("steps") or MAX_STEPS
+    recipe = problems.read(Recipe, **chosen)
+    problems.done()
+    return recipe
 
 
 def _note(text: str) -> None:

@@ -16,7 +16,7 @@ from shardwise.train.tokenize import TokenizeSummary
 
 # Header of a column in the lines of steps -> its width in characters, with a space before it.
 _COLUMNS = {
-    "loss": 8,
+    "loss": 9,
     "grad": 9,
     "rate": 8,
     "time": 9,
