@@ -113,7 +113,7 @@ def write_record(folder: str, record: RunRecord, plan: Plan) -> None:
 
 
 def changes(folder: str, record: RunRecord, earlier: RunRecord, plan: Plan) -> list[str]:
-    """List in words what differs from the start of the run in this folder, which is resumed."""
+    """List in words what differs from how the run in a folder was started: `clip 1 (before: 2)`."""
     differences = []
     for names, values in (
         (asdict(earlier.recipe), asdict(record.recipe)),
@@ -125,7 +125,7 @@ def changes(folder: str, record: RunRecord, earlier: RunRecord, plan: Plan) -> l
                 differences.append(f"{name} {_shown(value)} (before: {_shown(before)})")
     parts = _changed_parts(Path(folder) / PLAN_FILE, plan)
     if parts:
-        differences.append(f"the plan, in {', '.join(parts)}")
+        differences.append(f"another plan (other {', '.join(parts)})")
     return differences
 
 
