@@ -14,6 +14,7 @@ from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.data_order import read_mixture
 from shardwise.train.recipe import Recipe
+from shardwise.train.run_folder import RunRecord
 from shardwise.train.tokens import TokenSet
 from shardwise.train.writable import ensure_writable
 
@@ -24,6 +25,7 @@ def check_inputs(
     *,
     data: str,
     start: str,
+    earlier: RunRecord | None,
     resume: bool,
     folders: Sequence[tuple[str, str]],
     export: str,
@@ -34,8 +36,9 @@ def check_inputs(
     Args:
         plan: the plan; None if it could not be read.
         recipe: the hyperparameters; None if they are invalid.
-        data: folders of tokens with their weights.
+        data: folders of tokens with their weights; empty for those of `earlier`.
         start: folder with the initial weights; empty for none.
+        earlier: how the run that is resumed was started; None for a new run.
         resume: whether the run is resumed from a checkpoint.
         folders: (path, content) of folders that the run writes; an empty path is none.
         export: folder for the final weights; empty for none.
@@ -47,6 +50,10 @@ def check_inputs(
     problems = Problems()
     if start and resume:
         problems.refuse("--from starts a run and --resume continues one: leave out one of them.")
+    origin = start  # of the weights, now or before the run was resumed
+    if earlier is not None:
+        origin = origin or earlier.start
+        data = data or earlier.data
     if not data:
         problems.refuse("no data is given: --data DIR, made by: shardwise data tokenize.")
     case = None
@@ -64,7 +71,7 @@ def check_inputs(
     if case is not None and start:
         problems.read(pretrained.check_start, case.model, start)
     if case is not None and export:
-        problems.read(pretrained.check_export, case, start, export)
+        problems.read(pretrained.check_export, case, origin, export)
     problems.done()
 
 

@@ -85,7 +85,7 @@ def default_recipe(plan: Plan, earlier: RunRecord | None, steps: int | None) -> 
 def record_of(
     recipe: Recipe,
     data: str,
-    seed: int,
+    seed: int | None,
     start: str,
     saving: CheckpointOptions,
     earlier: RunRecord | None,
@@ -93,12 +93,15 @@ def record_of(
     """Return the record of the run that this process starts.
 
     Args:
-        earlier: the record of the run that is resumed, whose values replace those that `saving`
-            leaves open; None for a new run.
+        earlier: the record of the run that is resumed, whose values replace those that are empty
+            or None; None for a new run.
     """
     every, keep = 0, KEEP
     if earlier is not None:
         every, keep, start = earlier.every, earlier.keep, earlier.start
+        data = data or earlier.data
+        if seed is None:
+            seed = earlier.seed
     if saving.every is not None:
         every = saving.every
     if saving.keep is not None:
@@ -109,7 +112,7 @@ def record_of(
     return RunRecord(
         recipe=recipe,
         data=absolute_mixture(data),
-        seed=seed,
+        seed=seed or 0,
         start=start,
         every=every,
         keep=keep,

@@ -91,7 +91,7 @@ def _published(config: ModelConfig, start: str) -> PublishedModel:
     from shardwise.runtime.weights.published_weights import published_model
 
     source = None
-    if start:
+    if start and Path(start).is_dir():
         source = Path(start)
     towers = _towers(_config_keys(config, start) or {})
     model = published_model(config, source, with_towers=bool(towers))

@@ -100,21 +100,18 @@ def train(
     earlier = saving.record()
     if recipe is None:
         recipe = default_recipe(plan, earlier, steps)
-    if earlier is not None:
-        data = data or earlier.data
-        if seed is None:
-            seed = earlier.seed
     check_inputs(
         plan,
         recipe,
         data=data,
         start=start,
+        earlier=earlier,
         resume=saving.resume,
         folders=[(saving.folder, "checkpoints"), (tensorboard, "event files")],
         export=export,
         log=log,
     )
-    record = record_of(recipe, data, seed or 0, start, saving, earlier)
+    record = record_of(recipe, data, seed, start, saving, earlier)
     case = rebuild(plan)
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())

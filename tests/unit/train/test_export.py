@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +19,14 @@ from shardwise.models import count
 from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.runtime.weights.published_weights import published_model, save_weights
 from shardwise.runtime.weights.safetensors import TensorInfo, read_tensors, write_tensors
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh
 from shardwise.train import checkpoint, pretrained, rescue
+from shardwise.train.checks import check_inputs
 from shardwise.train.options import CheckpointOptions, record_of
 from shardwise.train.recipe import Recipe
 from tests.host import host
+from tests.unit.train.command import tokens
 
 TEXT = {
     "hidden_size": 16,
@@ -97,6 +102,21 @@ def test_a_model_without_its_towers_is_refused_before_training(tmp_path: Path) -
     shutil.rmtree(tmp_path / "in")
     published(tmp_path / "in", "language_model.{0}", TOWERS)
     pretrained.check_export(case, str(tmp_path / "in"), str(tmp_path / "out"))
+
+
+def test_a_resumed_run_has_the_towers_that_it_started_from(tmp_path: Path) -> None:
+    model = published(tmp_path / "in", "language_model.{0}", TOWERS)
+    layout = Layout(mesh=Mesh(), micro_batch=1)
+    plan = sw.evaluate(model, host(tmp_path, 1), sw.Train(batch=1, seq=8), layout)
+    tokens(tmp_path)
+    saving = CheckpointOptions()
+    recipe = Recipe(steps=1)
+    inputs: dict[str, Any] = {"folders": [], "export": str(tmp_path / "out"), "log": ""}
+    inputs |= {"data": "", "start": "", "resume": True}
+    earlier = record_of(recipe, str(tmp_path / "data"), 0, str(tmp_path / "in"), saving, None)
+    check_inputs(plan, recipe, earlier=earlier, **inputs)
+    with pytest.raises(BadInput, match="more than a language model"):
+        check_inputs(plan, recipe, earlier=replace(earlier, start=""), **inputs)
 
 
 def test_an_export_without_room_is_refused_before_training(

@@ -118,7 +118,7 @@ def test_changes_are_told(tmp_path: Path) -> None:
 def test_a_resumed_run_takes_up_what_is_not_given() -> None:
     earlier = record_of(RECIPE, "data", 3, "published", SAVING, None)
     saving = CheckpointOptions(folder="saved", resume=True)
-    assert record_of(RECIPE, earlier.data, 3, "", saving, earlier) == earlier
+    assert record_of(RECIPE, "", None, "", saving, earlier) == earlier
     other = CheckpointOptions(folder="saved", every=2, keep=1, resume=True)
     record = record_of(RECIPE, earlier.data, 3, "", other, earlier)
     assert (record.every, record.keep, record.start) == (2, 1, earlier.start)
