@@ -23,7 +23,11 @@ choices that work. An exception may report several problems.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class ShardwiseError(Exception):
@@ -145,3 +149,34 @@ def raise_all(error: type[ShardwiseError], problems: Sequence[str]) -> None:
     """Raise `error` with all `problems`, if there are any."""
     if problems:
         raise error(*problems)
+
+
+class Problems:
+    """Collects the problems of several inputs, which `done` raises together."""
+
+    def __init__(self) -> None:
+        self._errors: list[ShardwiseError] = []
+
+    def read(self, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The value of `parse(...)`, or None after a problem.
+
+        The type does not admit the None: `done` raises before the value is used.
+        """
+        try:
+            return parse(*args, **kwargs)
+        except ShardwiseError as error:
+            self._errors.append(error)
+            return None  # type: ignore[return-value]
+
+    def refuse(self, problem: str) -> None:
+        """Add a problem, such as two options that do not go together."""
+        self._errors.append(BadInput(problem))
+
+    def done(self) -> None:
+        """Raise the collected problems: a single one as its own error, several as one BadInput."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        problems: list[str] = []
+        for error in self._errors:
+            problems += error.problems
+        raise_all(BadInput, problems)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from shardwise import units
-from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
+from shardwise.errors import BadInput, Problems, UnknownName
 
 if TYPE_CHECKING:
     from shardwise.strategy.mesh import Mesh
@@ -18,22 +18,8 @@ P = ParamSpec("P")
 MAX_PLANS = 100  # in one list: nobody reads more
 
 
-class Inputs:
+class Inputs(Problems):
     """Parses the values of a command line and collects their problems, which `done` raises."""
-
-    def __init__(self) -> None:
-        self._errors: list[ShardwiseError] = []
-
-    def read(self, parse: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The value of `parse(...)`, or None after a problem.
-
-        The type does not admit the None: `done` raises before the value is used.
-        """
-        try:
-            return parse(*args, **kwargs)
-        except ShardwiseError as error:
-            self._errors.append(error)
-            return None  # type: ignore[return-value]
 
     def optional(
         self,
@@ -46,19 +32,6 @@ class Inputs:
         if not text:
             return None
         return self.read(parse, text, *args, **kwargs)
-
-    def refuse(self, problem: str) -> None:
-        """Add a problem, such as two options that do not go together."""
-        self._errors.append(BadInput(problem))
-
-    def done(self) -> None:
-        """Raise the collected problems: a single one as its own error, several as one BadInput."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        problems: list[str] = []
-        for error in self._errors:
-            problems += error.problems
-        raise_all(BadInput, problems)
 
 
 def names_of_set_options(options: Mapping[str, object]) -> str:

@@ -13,6 +13,8 @@ from shardwise.models import families, overrides, presets
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 
+GGUF = ".gguf"  # suffix of files of llama.cpp
+
 
 def load(model: str | Path) -> ModelConfig:
     """Load an architecture by its name or from a file.
@@ -105,7 +107,9 @@ def _first_text(value: object) -> str:
 
 
 def _is_path(text: str) -> bool:
-    return "/" in text or "\\" in text or text.endswith(".json") or text.startswith((".", "~"))
+    return (
+        "/" in text or "\\" in text or text.endswith((".json", GGUF)) or text.startswith((".", "~"))
+    )
 
 
 def _exists(path: str) -> bool:
@@ -132,17 +136,31 @@ def _config_file(path: Path) -> Path:
         if file.is_file():
             return file
         json_files = sorted(json_file.name for json_file in path.glob("*.json"))[:6]
+        gguf_file = next(iter(sorted(path.glob(f"*{GGUF}"))), None)
     except PermissionError:
         raise BadFile(f"{path}: no permission to read this folder.") from None
     except (OSError, ValueError, RuntimeError) as error:
         raise BadFile(f"{str(path)[:120]}: not a path ({_reason(error)}).") from None
+    if gguf_file is not None:
+        raise BadFile(_gguf_message(gguf_file))
     contents = "It has no JSON file."
     if json_files:
         contents = f"Its JSON files: {', '.join(json_files)}."
     raise BadFile(f"{path}: a folder without config.json. {contents}")
 
 
+def _gguf_message(file: Path) -> str:
+    return (
+        f"{file}: a GGUF file, which has no config.json. Name the folder that it was converted "
+        "from, with config.json and *.safetensors. Without one, transformers converts it: "
+        f'from_pretrained("{file.parent}", gguf_file="{file.name}"), then save_pretrained(FOLDER) '
+        "of the model and of the tokenizer."
+    )
+
+
 def _read(file: Path) -> dict[str, Any]:
+    if file.suffix.lower() == GGUF and file.is_file():
+        raise BadFile(_gguf_message(file))
     try:
         data = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:

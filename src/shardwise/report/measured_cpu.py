@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.report.style import Block, labelled, quiet, strong
+from shardwise.report.words import percent
 from shardwise.train.measure import CpuRates
+
+BUSY = 0.1  # share of the processors, from which other programs are told
 
 
 def blocks(measured: CpuRates, saved: str | None) -> Iterator[Block]:
@@ -18,6 +21,11 @@ def blocks(measured: CpuRates, saved: str | None) -> Iterator[Block]:
     n_devices = measured.n_devices
     yield strong(f"This CPU as {n_devices} devices, measured with all of them busy.")
     yield labelled(_rows(measured))
+    if measured.other_load and measured.other_load > BUSY:
+        yield (
+            f"Other programs used {percent(measured.other_load)} of the processors meanwhile, so "
+            "these rates are too low: measure again when the machine is quiet."
+        )
     if saved:
         yield quiet(
             f"saved {saved}: type  shardwise plan MODEL ./{saved}:{n_devices} --train "

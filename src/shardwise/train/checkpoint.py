@@ -26,7 +26,6 @@ from shardwise.train.fingerprint import fingerprints
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
 
-MAX_TO_KEEP = 2  # checkpoints in a folder
 # Starts of errors that background tasks of orbax raise again after a failure was reported.
 REPEATED_ERRORS = ("Event loop is closed", "Encountered error while reading array")
 RESIDUALS = "lost"  # key in the state of the residuals of int8 gradient sums
@@ -68,9 +67,7 @@ class Checkpoints:
         MissingExtra: orbax is not installed.
     """
 
-    def __init__(
-        self, folder: str, on_note: Callable[[str], None], max_to_keep: int = MAX_TO_KEEP
-    ) -> None:
+    def __init__(self, folder: str, on_note: Callable[[str], None], max_to_keep: int = 2) -> None:
         try:
             import orbax.checkpoint as orbax
         except ImportError:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, Problems
 from shardwise.train.tokens import SequenceSource, TokenSequence, TokenSet, open_tokens
 
 MIN_SHARE = 1e-9  # a token set with a smaller share would contribute no sequence to a run
@@ -112,16 +113,32 @@ def read_mixture(text: str) -> tuple[list[TokenSet], list[float]]:
         BadFile: a folder has no tokens.
         BadInput: a weight is not a number.
     """
+    problems = Problems()
     sets = []
     weights = []
     for part in text.split(","):
-        folder, equals, weight = part.rpartition("=")
-        if not equals:
-            folder = part
-            weight = "1"
+        folder, weight = _folder_and_weight(part)
         try:
-            weights.append(float(weight))
+            weights.append(float(weight or 1))
         except ValueError:
-            raise BadInput(f'"{weight}" of --data is not a weight: write {folder}=0.5.') from None
-        sets.append(open_tokens(folder.strip()))
+            problems.refuse(f'"{weight}" of --data is not a weight: write {folder}=0.5.')
+        sets.append(problems.read(open_tokens, folder))
+    problems.done()
     return sets, weights
+
+
+def absolute_mixture(text: str) -> str:
+    """Return `code=0.7,text=0.3` with absolute paths, to find the folders from anywhere."""
+    parts = []
+    for part in text.split(","):
+        folder, weight = _folder_and_weight(part)
+        parts.append(f"{Path(folder).absolute()}={weight or 1}")
+    return ",".join(parts)
+
+
+def _folder_and_weight(part: str) -> tuple[str, str]:
+    """Split `code=0.7` at its last `=`; the weight is empty without one."""
+    folder, equals, weight = part.rpartition("=")
+    if not equals:
+        return part.strip(), ""
+    return folder.strip(), weight.strip()

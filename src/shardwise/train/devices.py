@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,15 @@ from shardwise.train.malloc import keep_freed_memory
 INSTALL_COMMAND = "pip install 'shardwise[train]'"
 # JAX ends a run this long after the last heartbeat; `heartbeat` does so earlier, with a reason.
 JAX_TIMEOUT_S = 100
+# JAX sets this variable when it is imported on a machine without a TPU.
+NO_TPU_VARIABLE = "TPU_SKIP_MDS_QUERY"
+# Without these, libtpu writes warnings to stderr on such a machine. Their values have no effect.
+QUIET_LIBTPU = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
 PLATFORM_TITLES = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}
 
@@ -70,10 +80,9 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
         MissingExtra: JAX is not installed.
         BadInput: the other processes cannot be reached.
     """
-    try:
-        import jax
-    except ImportError:
-        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
+    require_jax()
+    import jax
+
     if jax.distributed.is_initialized():
         return
     if rendezvous.coordinator:
@@ -90,6 +99,18 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
     state = _distributed_state()
     if state.num_processes > 1:
         heartbeat.watch(state.client, state.process_id, state.num_processes)
+
+
+def require_jax() -> None:
+    """Check that JAX is installed.
+
+    Raises:
+        MissingExtra: it is not.
+    """
+    try:
+        import jax  # noqa: F401 (imported to see whether it is there)
+    except ImportError:
+        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
 
 
 def _initialize(rendezvous: Rendezvous) -> None:
@@ -125,7 +146,7 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
         model: name of the model, for the command that an error suggests.
 
     Raises:
-        BadInput: the available devices are not those of the machine.
+        BadInput: the available devices are not those of the machine, or cannot be used.
     """
     import jax
 
@@ -134,7 +155,14 @@ def devices_for(system: System, model: str) -> np.ndarray[Any, Any]:
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
         _configure_cpu_devices(n_devices)
-    devices = sorted(jax.devices(), key=_sort_key)
+    if NO_TPU_VARIABLE in os.environ:
+        for name, value in QUIET_LIBTPU.items():
+            os.environ.setdefault(name, value)
+    try:
+        devices = sorted(jax.devices(), key=_sort_key)
+    except RuntimeError as error:  # of a driver, or because another process has the devices
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"JAX cannot use the devices of this machine: {reason}") from None
     # Spare devices are left idle, except on a torus or with several processes: there the position
     # of each device matters.
     may_use_fewer = platform != "tpu" and jax.process_count() == 1

@@ -37,6 +37,8 @@ class CpuRates:
             None for one device.
         latency_s: seconds of one of the N-1 steps of an AllGather of almost no data; None for one
             device.
+        other_load: share of the processors that other processes used during the measurement; None
+            if the system does not tell.
     """
 
     n_devices: int
@@ -45,6 +47,7 @@ class CpuRates:
     memory_bytes: float
     sent_bytes_per_s: float | None
     latency_s: float | None
+    other_load: float | None = None
 
 
 def measure(n_devices: int) -> CpuRates:
@@ -64,6 +67,7 @@ def measure(n_devices: int) -> CpuRates:
 
     from shardwise.runtime.kernels import cpu
 
+    load = _OtherLoad()
     mesh = Mesh(np.array(devices), ("n",))
     spec = PartitionSpec("n")
     sharding = NamedSharding(mesh, spec)
@@ -99,7 +103,39 @@ def measure(n_devices: int) -> CpuRates:
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / n_devices,
         sent_bytes_per_s=sent_bytes_per_s,
         latency_s=latency_s,
+        other_load=load.share(),
     )
+
+
+class _OtherLoad:
+    """Measures the processor time of other processes since it was created, on Linux."""
+
+    def __init__(self) -> None:
+        self._start = _processor_seconds()
+
+    def share(self) -> float | None:
+        """The time of others divided by that of all processors; None if it is unknown."""
+        stop = _processor_seconds()
+        if self._start is None or stop is None:
+            return None
+        total_s, busy_s, own_s = (
+            now - before for now, before in zip(stop, self._start, strict=True)
+        )
+        if total_s <= 0:
+            return None
+        return max(0.0, busy_s - own_s) / total_s
+
+
+def _processor_seconds() -> tuple[float, float, float] | None:
+    """Seconds of all processors since the start: in total, busy, and busy with this process."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    _, _, _, idle, waiting, *_ = ticks
+    per_second = os.sysconf("SC_CLK_TCK")
+    total = sum(ticks)
+    return total / per_second, (total - idle - waiting) / per_second, time.process_time()
 
 
 def _fastest_call(function: Callable[[Any], Any], x: Any, *, in_place: bool = False) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,21 +54,30 @@ class Recipe:
     capacity: float | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise UnknownName("schedule", self.schedule, SCHEDULES)
-        if self.on_bad not in ON_BAD:
-            raise UnknownName("value of on_bad", self.on_bad, ON_BAD)
-        if self.collectives not in COLLECTIVES:
-            raise UnknownName("chooser of collectives", self.collectives, COLLECTIVES)
-        problems = []
+        problems: list[str] = []
+        for what, word, words in (
+            ("schedule", self.schedule, SCHEDULES),
+            ("value of on_bad", self.on_bad, ON_BAD),
+            ("chooser of collectives", self.collectives, COLLECTIVES),
+        ):
+            if word not in words:
+                problems += UnknownName(what, word, words).problems
         if self.steps < 1:
             problems.append(f"steps {self.steps} is below 1.")
-        if not 0 <= self.warmup <= self.steps:
+        elif not 0 <= self.warmup <= self.steps:
             problems.append(f"warmup {self.warmup} is not between 0 and the {self.steps} steps.")
         for name in ("rate", "clip", "spike", "capacity"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                problems.append(f"{name} {value:g} is not above 0.")
+            if value is not None and not 0 < value < math.inf:
+                problems.append(f"{name} {value:g} is not a finite number above 0.")
+        if not 0 <= self.decay < math.inf:
+            problems.append(f"decay {self.decay:g} is not a finite number from 0.")
+        if not 0 <= self.final <= 1:
+            problems.append(f"final {self.final:g} is not between 0 and 1.")
+        for name in ("b1", "b2"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                problems.append(f"{name} {value:g} is not from 0 to below 1.")
         raise_all(BadInput, problems)
 
     def learning_rate_schedule(self) -> Any:

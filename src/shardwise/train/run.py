@@ -6,23 +6,24 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardwise import units
-from shardwise.errors import BadInput, raise_all
-from shardwise.models import Moe
+from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
+from shardwise.train.checks import check_inputs, experts
 from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
 from shardwise.train.devices import Rendezvous, devices_for, is_first, join
 from shardwise.train.heartbeat import exit_after_peer
 from shardwise.train.metrics import Hooks, MetricsFile, Run
+from shardwise.train.options import CheckpointOptions, default_recipe, record_of
 from shardwise.train.recipe import Recipe
+from shardwise.train.rescue import export_or_save
+from shardwise.train.run_folder import RunRecord, changes, locked, write_record
 from shardwise.train.signals import catch_signals
 from shardwise.train.tensorboard import EventFile, with_events
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from shardwise.train.loop import Loop
 
 METRICS = "metrics.jsonl"
+MANY_TOKENS = 1 << 29  # whose check takes seconds
+COMPILING = "compiling the step"  # the stage before the first step
 
 # Starts of errors that XLA's runtime raises when a connection to another process breaks.
 CONNECTION_ERRORS = (
@@ -44,35 +47,14 @@ CONNECTION_ERRORS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOptions:
-    """Where and how often a run is saved.
-
-    Args:
-        folder: folder of the checkpoints; empty to save none.
-        every: steps between checkpoints; 0 to save at the end only.
-        resume: whether to continue from the newest checkpoint in the folder.
-    """
-
-    folder: str = ""
-    every: int = 0
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.folder and (self.every or self.resume):
-            raise BadInput("--checkpoint-every and --resume need --checkpoint FOLDER.")
-        if self.every < 0:
-            raise BadInput(f"--checkpoint-every {self.every} is below 0.")
-
-
 def train(
     plan: Plan,
     *,
-    data: str,
+    data: str = "",
     steps: int | None = None,
     recipe: Recipe | None = None,
     saving: CheckpointOptions | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     log: str = "",
     joined: Rendezvous | None = None,
     sample: str | None = None,
@@ -85,12 +67,15 @@ def train(
 
     Args:
         plan: a training plan.
-        data: folder of tokens, or several with the share of each: `code=0.7,text=0.3`.
-        steps: number of steps in the run if `recipe` is None; None to train on the number of tokens
-            in the plan.
-        recipe: learning rate, clipping, and what happens after a bad step.
+        data: folder of tokens, or several with the share of each: `code=0.7,text=0.3`. Empty for
+            those of the run that is resumed.
+        steps: number of steps in the run if `recipe` is None; None for those of the run that is
+            resumed, else to train on the number of tokens in the plan.
+        recipe: learning rate, clipping, and what happens after a bad step; None for that of the
+            run that is resumed, else for the defaults.
         saving: folder and interval of checkpoints; None to save none.
-        seed: seed of the initial weights and of the order of sequences.
+        seed: seed of the initial weights and of the order of sequences; None for that of the run
+            that is resumed, else 0.
         log: file for one JSON object per step; empty for `metrics.jsonl` beside the checkpoints.
         joined: address at which the processes of a run find each other; None for one process, or
             to let JAX detect it.
@@ -109,50 +94,64 @@ def train(
     """
     if not isinstance(plan, Plan):
         raise BadInput("a serving plan cannot be trained; plan with --train.")
-    if recipe is None:
-        recipe = Recipe(steps=steps_from_plan(plan) if steps is None else steps)
     saving = saving or CheckpointOptions()
     hooks = hooks or Hooks()
+    joined = joined or Rendezvous()
+    earlier = saving.record()
+    if recipe is None:
+        recipe = default_recipe(plan, earlier, steps)
+    check_inputs(
+        plan,
+        recipe,
+        data=data,
+        start=start,
+        earlier=earlier,
+        resume=saving.resume,
+        folders=[(saving.folder, "checkpoints"), (tensorboard, "event files")],
+        export=export,
+        log=log,
+    )
+    record = record_of(recipe, data, seed, start, saving, earlier)
     case = rebuild(plan)
-    raise_all(BadInput, _not_trainable(case, recipe))
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())
-        join(joined or Rendezvous(), hooks.on_note)
+        join(joined, hooks.on_note)
         devices = devices_for(case.system, plan.model.name)
-        order = _data_order(plan, data, seed)
+        order = _data_order(plan, record.data, record.seed, hooks.on_stage)
         require_equal(
             plan=encode(plan),
             recipe=recipe,
-            seed=seed,
+            seed=record.seed,
             data=order.identity,
             checkpoints=saving,
-            start=start,
+            start=record.start,
         )
         if not is_first():
             hooks = Hooks()
+        lock = locked(saving.folder, is_first=is_first(), on_note=hooks.on_note)
+        stack.enter_context(lock)
         _note_unbalanced(case, hooks)
-        if start or export:
-            pretrained.check_folders(case.model, start, export)
         if stop_request.signal:  # nothing has been computed that could be saved
             raise KeyboardInterrupt
         if tensorboard and is_first():
             events = EventFile(tensorboard, hooks.on_note)
             stack.callback(events.close)
             hooks = with_events(events, hooks)
-        loop, compile_s = _prepare(
-            plan, case, devices, recipe, saving, order, seed, start, sample, hooks
-        )
+        metrics = MetricsFile(_log_file(log, saving), hooks.on_note)
+        stack.callback(metrics.close)
+        if saving.folder and earlier is not None:
+            for change in changes(saving.folder, record, earlier, plan):
+                hooks.on_note(f"resumes with {change}.")
+        loop, compile_s = _prepare(plan, case, devices, record, saving, order, sample, hooks)
         loop.stop_request = stop_request
-        loop.metrics = MetricsFile(_log_file(log, saving), hooks.on_note)
-        stack.callback(loop.metrics.close)
+        loop.metrics = metrics
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
         first_step = loop.step
         ending = _run(loop)
         last_checkpoint = _last_checkpoint(loop.checkpoints)
         if export:
-            note = pretrained.export_weights(export, loop.train_step, loop.state, start)
-            hooks.on_note(note)
+            hooks.on_note(export_or_save(export, loop, record, last_checkpoint))
         text = None
         if sample is not None:
             text = _sample(loop, sample)
@@ -186,42 +185,9 @@ def _run(loop: Loop) -> str:
         raise
 
 
-def steps_from_plan(plan: Plan) -> int:
-    """Return the number of steps that the plan's tokens take, at least 1.
-
-    Raises:
-        BadInput: the plan does not say how many tokens to train on.
-    """
-    if plan.workload.tokens is None:
-        raise BadInput("the length of the run is missing: --steps N, or a plan with --tokens.")
-    return max(1, round(plan.workload.tokens / plan.workload.tokens_per_step))
-
-
-def _not_trainable(case: Case, recipe: Recipe) -> list[str]:
-    """List what training does not support, although it would compile.
-
-    Dtypes of 8 or fewer bits need scales, which the training step does not have.
-    """
-    problems = []
-    for role in ("weights", "compute", "gradients", "moments", "master"):
-        dtype = getattr(case.job, role)
-        if dtype is not None and units.bytes_per_element(dtype) < 2:
-            problems.append(
-                f"{role} in {dtype}: the planner supports it, training does not yet. Use bf16."
-            )
-    if recipe.capacity and not _experts(case):
-        problems.append(f"capacity applies to experts; {case.model.name} has none.")
-    return problems
-
-
-def _experts(case: Case) -> list[Moe]:
-    blocks = [group.layer.ffn for group in case.model.groups]
-    return [block for block in blocks if isinstance(block, Moe)]
-
-
 def _note_unbalanced(case: Case, hooks: Hooks) -> None:
     """Tell the user if the model's own training recipe has a load-balancing loss."""
-    coefficient = max((block.routing.aux_loss for block in _experts(case)), default=0.0)
+    coefficient = max((block.routing.aux_loss for block in experts(case)), default=0.0)
     if coefficient:
         hooks.on_note(
             "experts are trained without the load-balancing loss of the model (coefficient "
@@ -229,19 +195,16 @@ def _note_unbalanced(case: Case, hooks: Hooks) -> None:
         )
 
 
-def _data_order(plan: Plan, data: str, seed: int) -> DataOrder:
-    """Open the token sets of `data`, check that they suit the plan, and order their sequences."""
+def _data_order(
+    plan: Plan, data: str, seed: int, on_stage: Callable[[str], None] = lambda stage: None
+) -> DataOrder:
+    """Open the token sets of a run, check that they are undamaged, and order their sequences."""
     sets, weights = read_mixture(data)
+    if sum(tokens.n_tokens for tokens in sets) > MANY_TOKENS:
+        on_stage("checking the tokens")
     for tokens in sets:
-        if tokens.vocab > plan.model.vocab:
-            tokenizer = tokens.metadata["tokenizer"]
-            raise BadInput(
-                f"{tokens.folder} has tokens up to {tokens.vocab:,} ({tokenizer}), "
-                f"and {plan.model.name} a vocabulary of {plan.model.vocab:,}. Tokenize with the "
-                f"model's tokenizer.json, or plan a model with vocab={tokens.vocab} or more."
-            )
-        if tokens.metadata["tokenizer"] != sets[0].metadata["tokenizer"]:
-            raise BadInput(f"{tokens.folder} and {sets[0].folder} have different tokenizers.")
+        tokens.verify()
+    on_stage("")
     workload = plan.workload
     return data_order(sets, weights, seq=workload.seq, batch=workload.batch, seed=seed)
 
@@ -250,11 +213,9 @@ def _prepare(
     plan: Plan,
     case: Case,
     devices: Any,
-    recipe: Recipe,
+    record: RunRecord,
     saving: CheckpointOptions,
     order: DataOrder,
-    seed: int,
-    start: str,
     sample: str | None,
     hooks: Hooks,
 ) -> tuple[Loop, float]:
@@ -270,6 +231,7 @@ def _prepare(
     from shardwise.train.sample import encode_prompt
     from shardwise.train.signals import StopRequest
 
+    recipe = record.recipe
     train_step = step_of(
         case,
         devices,
@@ -280,7 +242,7 @@ def _prepare(
     if sample is not None:
         encode_prompt(train_step, order.sets[0].tokenizer(), sample)
     portable = PortableState(step=train_step)
-    checkpoints = _checkpoints(saving, hooks.on_note)
+    checkpoints = _checkpoints(saving, record.keep, hooks.on_note)
     restored = None
     if checkpoints:
         restored = checkpoints.restore(portable.shapes(), order.identity)
@@ -290,7 +252,9 @@ def _prepare(
             hooks.on_note("the int8 error feedback there is of another layout: it starts at 0.")
     elif saving.resume:
         hooks.on_note(f"{saving.folder} has no checkpoint: the run starts at step 1.")
-    hooks.on_stage("compiling the step")
+    if saving.folder and is_first():
+        write_record(saving.folder, record, plan)
+    hooks.on_stage(COMPILING)
     started_s = time.perf_counter()
     compiled = compile_step(train_step)
     compile_s = time.perf_counter() - started_s
@@ -300,7 +264,7 @@ def _prepare(
         state = portable.to_step(restored.state)
     else:
         n_done = 0
-        state = pretrained.initial_state(train_step, seed, start)
+        state = pretrained.initial_state(train_step, record.seed, record.start)
     loop = Loop(
         plan=plan,
         train_step=train_step,
@@ -312,7 +276,7 @@ def _prepare(
         hooks=hooks,
         metrics=MetricsFile("", hooks.on_note),
         checkpoints=checkpoints,
-        save_every=saving.every,
+        save_every=record.every,
         stop_request=StopRequest(),
     )
     return loop, compile_s
@@ -344,12 +308,14 @@ def compile_step(train_step: TrainStep) -> Any:
     return jax.jit(run, donate_argnums=0).lower(*train_step.shapes()).compile()
 
 
-def _checkpoints(saving: CheckpointOptions, on_note: Callable[[str], None]) -> Checkpoints | None:
+def _checkpoints(
+    saving: CheckpointOptions, keep: int, on_note: Callable[[str], None]
+) -> Checkpoints | None:
     if not saving.folder:
         return None
     from shardwise.train.checkpoint import Checkpoints
 
-    checkpoints = Checkpoints(saving.folder, on_note)
+    checkpoints = Checkpoints(saving.folder, on_note, keep)
     if checkpoints.steps and not saving.resume:
         raise BadInput(
             f"{saving.folder} has checkpoints of steps {', '.join(map(str, checkpoints.steps))}. "

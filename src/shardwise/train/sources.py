@@ -10,6 +10,14 @@ from pathlib import Path
 from shardwise.errors import BadFile, raise_all
 
 CHUNK_CHARACTERS = 1 << 20  # longest text that is tokenized at once
+# First bytes of compressed files -> name of the format.
+COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,12 +49,26 @@ class Sources:
             elif (text := self._text(path)) is not None:
                 yield _chunks(text)
 
+    def why_no_text(self) -> str:
+        """Say why no text came from the files, after `documents` has read them."""
+        reasons = ""
+        if self.skipped:
+            first = self.skipped[0]
+            compression = _compression(first)
+            if compression:
+                compression = f" ({compression}: unpack it first)"
+            reasons += f" Not UTF-8 text: {len(self.skipped):,}, such as {first}{compression}."
+        empty = [path for path in self.files if path not in self.skipped]
+        if empty:
+            reasons += f" Empty: {len(empty):,}, such as {empty[0]}."
+        return f"there is no text.{reasons}"
+
     def _text(self, path: Path) -> str | None:
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             if path in self.required:
-                raise BadFile(f"{path} is not UTF-8 text: {error.reason}.") from None
+                raise BadFile(_not_text(path, error)) from None
             self.skipped.append(path)
             return None
         except OSError as error:
@@ -78,6 +100,24 @@ def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
     return Sources(files=tuple(files), required=frozenset(required), key=key)
 
 
+def _not_text(path: Path, error: UnicodeDecodeError) -> str:
+    """Return the message for a file that is not UTF-8, which names a compression by its magic."""
+    what = _compression(path)
+    if what:
+        return f"{path} is compressed ({what}), not text: unpack it first."
+    return f"{path} is not UTF-8 text: {error.reason}."
+
+
+def _compression(path: Path) -> str:
+    """Return the format of a compressed file; empty if it is not compressed."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    for magic, name in COMPRESSED.items():
+        if start.startswith(magic):
+            return name
+    return ""
+
+
 def _chunks(text: str) -> Iterator[str]:
     """Split a long text into chunks, at the ends of lines if possible."""
     start = 0
@@ -96,7 +136,7 @@ def _lines(path: Path, key: str) -> Iterator[str]:
                 if line.strip():
                     yield _line_text(path, number, line, key)
     except UnicodeDecodeError as error:
-        raise BadFile(f"{path} is not UTF-8 text: {error.reason}.") from None
+        raise BadFile(_not_text(path, error)) from None
     except OSError as error:
         raise BadFile(f"{path}: {error.strerror}.") from None
 

@@ -65,7 +65,7 @@ def tokenize(
         on_tokens: receives the number of tokens so far, after each document.
 
     Raises:
-        BadFile: the folder has tokens already or cannot be written, or there is no document.
+        BadFile: the folder has tokens already or cannot be written, or there is no text.
     """
     folder = Path(out)
     if (folder / METADATA_FILE).exists():
@@ -83,9 +83,9 @@ def tokenize(
             writer.add([tokenizer.end])
             n_documents += 1
             on_tokens(writer.n_tokens)
+        if writer.n_tokens == n_documents:  # end tokens only
+            raise BadFile(sources.why_no_text())
         writer.flush()
-        if not n_documents:
-            raise BadFile(f"no document was read from {len(sources.files)} files.")
         metadata = _metadata(tokenizer, dtype, n_documents, writer)
         if file is not None:
             shutil.copyfile(file, folder / TOKENIZER_FILE)

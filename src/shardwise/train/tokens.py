@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, raise_all
 from shardwise.train.tokenizer import (
     BYTE_TOKENIZER,
     TOKENIZER_FILE,
@@ -28,6 +29,7 @@ from shardwise.train.tokenizer import (
 
 SCHEMA = "shardwise.data/1"
 METADATA_FILE = "data.json"
+CHECKED_TOKENS = 1 << 24  # read at once to compute a checksum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,24 @@ class TokenSet:
         """Number of sequences of `seq` tokens in the first shard, the first two, and so on."""
         counts = [max(0, (len(shard) - 1) // seq) for shard in self.shards]
         return [int(n) for n in np.cumsum(counts)]
+
+    def verify(self) -> None:
+        """Read all tokens and compare their checksums with those that were written.
+
+        Raises:
+            BadFile: a shard has other bytes.
+        """
+        damaged = []
+        for entry, shard in zip(self.metadata["shards"], self.shards, strict=True):
+            checksum = 0
+            for start in range(0, len(shard), CHECKED_TOKENS):
+                checksum = zlib.crc32(shard[start : start + CHECKED_TOKENS].data, checksum)
+            if checksum != entry["crc32"]:
+                damaged.append(
+                    f"{self.folder / entry['file']} is damaged: its checksum (crc32) is "
+                    f"{checksum}, and {METADATA_FILE} says {entry['crc32']}. Tokenize again."
+                )
+        raise_all(BadFile, damaged)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer that made the tokens.

@@ -25,7 +25,12 @@ BAD = [
     ("plam", 2, '✗ unknown verb "plam". Close: "plan", "explain". shardwise --help lists them.\n'),
     ("serve plan.json", 2, '✗ unknown verb "serve".'),
     # training
-    ("train plan.json", 2, "✗ no data is given: --data DIR, made by: shardwise data tokenize.\n"),
+    (
+        "train plan.json",
+        2,
+        "✗ plan.json: No such file or directory.\n"
+        "✗ no data is given: --data DIR, made by: shardwise data tokenize.\n",
+    ),
     ("train none.json --data d", 2, "✗ none.json: No such file or directory."),
     ("data tokenize", 2, "✗ write: shardwise data tokenize INPUT... --out DIR.\n"),
     ("data tokenize no.txt", 2, "✗ no folder is given for the tokens: --out DIR.\n"),

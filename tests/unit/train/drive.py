@@ -26,8 +26,8 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.train import guard, sources
 from shardwise.train.checkpoint import Checkpoints, array_types
 from shardwise.train.metrics import Hooks, StepRecord
+from shardwise.train.options import CheckpointOptions
 from shardwise.train.recipe import ON_BAD, Recipe
-from shardwise.train.run import CheckpointOptions
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import ByteTokenizer
 from tests.host import host

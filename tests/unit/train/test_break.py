@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 from tests.host import host
-from tests.unit.train.command import PATIENCE_S, lines, started, tokens, until_lines
+from tests.unit.train.command import PATIENCE_S, ended, lines, started, tokens, until_lines
 
 EVERY = 4
 METRICS = "saved/metrics.jsonl"
@@ -38,6 +38,8 @@ def run(folder: Path, *more: str) -> subprocess.Popen[str]:
 def test_killed_then_asked_to_end(folder: Path) -> None:
     process = run(folder)
     until_lines(process, folder / METRICS, 3 * EVERY)
+    said = ended(run(folder, "--resume"), code=2).replace("\n  ", " ")
+    assert f"saved is in use by another run: process {process.pid} on " in said
     process.kill()
     process.communicate()
     first = {line["step"]: line["loss"] for line in lines(folder / METRICS)}

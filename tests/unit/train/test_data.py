@@ -3,6 +3,7 @@ function of its number."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -208,3 +209,28 @@ def test_too_few_tokens_for_one_sequence(tmp_path: Path) -> None:
     written(tmp_path / "d", "abc")
     with pytest.raises(BadInput, match="not one sequence of 16"):
         drawn(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("empty.txt", r"there is no text\. Empty: 1, such as .*empty\.txt\."),
+        ("binaries", r"there is no text\. Not UTF-8 text: 2, such as .*a\.bin\."),
+        ("packed", r"Not UTF-8 text: 1, such as .*a\.gz \(gzip: unpack it first\)\."),
+        ("packed/a.gz", r"a\.gz is compressed \(gzip\), not text: unpack it first\."),
+        ("packed.jsonl", r"packed\.jsonl is compressed \(gzip\), not text: unpack it first\."),
+    ],
+)
+def test_why_no_text_came(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "binaries").mkdir()
+    for file in ("a.bin", "b.bin"):
+        (tmp_path / "binaries" / file).write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "packed").mkdir()
+    content = gzip.compress(b'{"text": "some"}\n')
+    (tmp_path / "packed" / "a.gz").write_bytes(content)
+    (tmp_path / "packed.jsonl").write_bytes(content)
+    found = sources.find_sources([str(tmp_path / name)], "*", "text")
+    with pytest.raises(BadFile, match=said):
+        tokenize(found, ByteTokenizer(), str(tmp_path / "out"))
+    assert not list((tmp_path / "out").iterdir())

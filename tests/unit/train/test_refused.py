@@ -30,7 +30,8 @@ def test_no_steps_are_not_those_of_the_plan(tmp_path: Path) -> None:
         sw.train(plan, data="none", steps=0)
     plan.save(str(tmp_path / "plan.json"))
     said = run("train", str(tmp_path / "plan.json"), "--data", "none", "--steps", "0")
-    assert (said.code, said.err) == (2, "✗ steps 0 is below 1.\n")
+    assert (said.code, said.err.splitlines()[0]) == (2, '✗ --steps "0" is below 1.')
+    assert "none has no tokens" in said.err
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import shardwise as sw
+from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import Stages
 from shardwise.cli.streams import reserve_stdout, write_answer
-from shardwise.errors import BadInput, CheckFailed
+from shardwise.errors import BadInput, CheckFailed, Problems
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
+from shardwise.train.checks import check_inputs
 from shardwise.train.devices import Rendezvous, is_first
 from shardwise.train.metrics import Hooks, StepRecord
+from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
-from shardwise.train.run import CheckpointOptions, steps_from_plan
+from shardwise.train.run import COMPILING
+from shardwise.train.run_folder import RunRecord, read_record
 
 HEADERS_EVERY = 25  # lines of steps between two lines of headers
+LINES_EVERY_S = 2.0  # seconds between two lines, unless --log-every counts steps
+DEFAULT = Recipe(steps=1)
+OPTIONAL_FIELDS = {"clip", "spike", "capacity"}  # of a recipe, for which the option 0 is None
+MAX_STEPS = sys.maxsize  # stands for a number of steps that cannot be read
 
 optimization = partial(option, "Optimization")
 checkpoints = partial(option, "Checkpoints")
@@ -36,40 +45,69 @@ def run(
         workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
     ] = "",
     steps: Annotated[
-        int | None, workload("--steps N", "steps of the whole run  [default: the plan's tokens]")
+        str, workload("--steps N", "steps of the whole run  [default: the plan's tokens]")
+    ] = "",
+    seed: Annotated[
+        int | None,
+        workload("--seed N", "seed of the weights and of the data's order  [default: 0]"),
     ] = None,
-    seed: Annotated[int, workload("--seed N", "seed of the weights and of the data's order")] = 0,
     start: Annotated[
         str, workload("--from DIR", "folder of a published model, to start from its weights")
     ] = "",
-    collectives: options.Collectives = "plan",
+    collectives: options.Collectives = "",
     capacity: Annotated[
-        float,
-        workload("--capacity X", "capacity factor of an expert; 0: no token is dropped"),
-    ] = 0.0,
-    rate: Annotated[float, optimization("--rate X", "peak learning rate")] = 3e-4,
+        float | None,
+        workload(
+            "--capacity X", "capacity factor of an expert; 0: no token is dropped  [default: 0]"
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, optimization("--rate X", f"peak learning rate  [default: {DEFAULT.rate:g}]")
+    ] = None,
     schedule: Annotated[
-        str, optimization("--schedule WORD", f"of the learning rate: {', '.join(SCHEDULES)}")
-    ] = "cosine",
-    warmup: Annotated[int, optimization("--warmup N", "steps in which the rate rises")] = 0,
+        str,
+        optimization(
+            "--schedule WORD",
+            f"of the learning rate: {', '.join(SCHEDULES)}  [default: {DEFAULT.schedule}]",
+        ),
+    ] = "",
+    warmup: Annotated[
+        str, optimization("--warmup N", "steps in which the rate rises  [default: 0]")
+    ] = "",
     clip: Annotated[
-        float, optimization("--clip X", "largest norm of the gradients; 0: no limit")
-    ] = 1.0,
-    decay: Annotated[float, optimization("--decay X", "weight decay of matrices")] = 0.1,
+        float | None,
+        optimization(
+            "--clip X", f"largest norm of the gradients; 0: no limit  [default: {DEFAULT.clip:g}]"
+        ),
+    ] = None,
+    decay: Annotated[
+        float | None,
+        optimization("--decay X", f"weight decay of matrices  [default: {DEFAULT.decay:g}]"),
+    ] = None,
     on_bad: Annotated[
         str,
         optimization(
-            "--on-bad WORD", f"after NaN, inf or a spike of the loss: {' or '.join(ON_BAD)}"
+            "--on-bad WORD",
+            f"after NaN, inf or a spike of the loss: {' or '.join(ON_BAD)}  "
+            f"[default: {DEFAULT.on_bad}]",
         ),
-    ] = "stop",
+    ] = "",
     spike: Annotated[
-        float, optimization("--spike NATS", "a loss this far above its mean is bad; 0: none is")
-    ] = 0.0,
+        float | None,
+        optimization(
+            "--spike NATS", "a loss this far above its mean is bad; 0: none is  [default: 0]"
+        ),
+    ] = None,
     checkpoint: Annotated[str, checkpoints("--checkpoint DIR", "save the run there")] = "",
     checkpoint_every: Annotated[
-        int, checkpoints("--checkpoint-every N", "steps between saves")
-    ] = 0,
-    resume: Annotated[bool, checkpoints("--resume", "continue from the newest save")] = False,
+        str, checkpoints("--checkpoint-every N", "steps between saves  [default: at the end only]")
+    ] = "",
+    keep: Annotated[
+        str, checkpoints("--keep N", f"newest checkpoints to keep  [default: {KEEP}]")
+    ] = "",
+    resume: Annotated[
+        bool, checkpoints("--resume", "continue from the newest save, as the run was started")
+    ] = False,
     export: Annotated[
         str,
         checkpoints("--export DIR", "save the last weights: safetensors, config.json"),
@@ -83,6 +121,9 @@ def run(
         str,
         output("--log FILE", "a JSON object per step  [default: metrics.jsonl of --checkpoint]"),
     ] = "",
+    log_every: Annotated[
+        str, output("--log-every N", "steps between lines  [default: a line every 2 seconds]")
+    ] = "",
     tensorboard: Annotated[str, output("--tensorboard DIR", "event files of TensorBoard")] = "",
     sample: Annotated[
         str, output("--sample TEXT", "prompt for the trained model to continue")
@@ -92,33 +133,48 @@ def run(
     """Train the model of a plan under that plan, with the planned step time beside the measured
     one. Ctrl-C and SIGTERM end the run after the step and save it."""
     inputs = Inputs()
-    if not data:
-        inputs.refuse("no data is given: --data DIR, made by: shardwise data tokenize.")
     loaded = inputs.read(_training_plan, plan)
-    inputs.done()
-    recipe = inputs.read(
-        Recipe,
-        steps=steps_from_plan(loaded) if steps is None else steps,
-        rate=rate,
-        schedule=schedule,
-        warmup=warmup,
-        clip=clip or None,
-        decay=decay,
-        on_bad=on_bad,
-        spike=spike or None,
-        collectives=collectives,
-        capacity=capacity or None,
-    )
     saving = inputs.read(
-        CheckpointOptions, folder=checkpoint, every=checkpoint_every, resume=resume
+        _checkpoint_options, folder=checkpoint, every=checkpoint_every, keep=keep, resume=resume
     )
     rendezvous = inputs.read(
         Rendezvous, coordinator=coordinator, processes=processes, process=process
     )
+    lines_every = inputs.optional(units.parse_whole, log_every, "--log-every")
+    earlier = None
+    if resume and checkpoint:
+        earlier = inputs.read(read_record, checkpoint)
+    settings: dict[str, Any] = {
+        "steps": inputs.optional(units.parse_whole, steps, "--steps"),
+        "warmup": inputs.optional(units.parse_whole, warmup, "--warmup", low=0),
+        "rate": rate,
+        "schedule": schedule or None,
+        "clip": clip,
+        "decay": decay,
+        "on_bad": on_bad or None,
+        "spike": spike,
+        "collectives": collectives or None,
+        "capacity": capacity,
+    }
+    if steps and settings["steps"] is None:  # which is a problem that is told
+        settings["steps"] = MAX_STEPS
+    recipe = inputs.read(chosen_recipe, loaded, earlier, settings)
+    inputs.read(
+        check_inputs,
+        loaded,
+        recipe,
+        data=data,
+        start=start,
+        earlier=earlier,
+        resume=resume,
+        folders=[(checkpoint, "checkpoints"), (tensorboard, "event files")],
+        export=export,
+        log=log,
+    )
     inputs.done()
     if coordinator:
         reserve_stdout()
-    run_lines = RunLines(loaded, recipe.steps, quiet=json)
+    run_lines = RunLines(loaded, recipe.steps, quiet=json, every=lines_every)
     hooks = Hooks(on_stage=run_lines.stage, on_step=run_lines.step, on_note=_note)
     try:
         result = sw.train(
@@ -150,6 +206,41 @@ def _training_plan(path: str) -> sw.Plan:
     return plan
 
 
+def _checkpoint_options(folder: str, every: str, keep: str, resume: bool) -> CheckpointOptions:
+    inputs = Inputs()
+    parsed_every = inputs.optional(units.parse_whole, every, "--checkpoint-every", low=0)
+    parsed_keep = inputs.optional(units.parse_whole, keep, "--keep")
+    inputs.done()
+    return CheckpointOptions(folder=folder, every=parsed_every, keep=parsed_keep, resume=resume)
+
+
+def chosen_recipe(
+    plan: sw.Plan | None, earlier: RunRecord | None, settings: dict[str, Any]
+) -> Recipe:
+    """The recipe of the settings that are given, else of the resumed run, else the default.
+
+    Args:
+        plan: the plan, None if it cannot be read.
+        earlier: how the run that is resumed was started; None for a new run.
+        settings: field of `Recipe` -> the value of its option, None if it is not given.
+
+    Raises:
+        BadInput: values are not possible, or no number of steps is known.
+    """
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    for name in OPTIONAL_FIELDS & chosen.keys():
+        chosen[name] = chosen[name] or None
+    if earlier is not None:
+        return replace(earlier.recipe, **chosen)
+    problems = Problems()
+    if "steps" not in chosen and plan is not None:
+        chosen["steps"] = problems.read(steps_from_plan, plan)
+    chosen["steps"] = chosen.get("steps") or MAX_STEPS
+    recipe = problems.read(Recipe, **chosen)
+    problems.done()
+    return recipe
+
+
 def _note(text: str) -> None:
     """Write a note of the run to stderr."""
     lines = textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
@@ -158,32 +249,47 @@ def _note(text: str) -> None:
 
 
 class RunLines:
-    """Writes the lines of a run: its plan, a line per step, and headers every HEADERS_EVERY steps.
+    """Writes the lines of a run: its plan, lines of steps, and headers every HEADERS_EVERY lines.
 
     Args:
         steps: number of steps in the run.
         quiet: write nothing to stdout, which is reserved for a JSON document.
+        every: steps between two lines; None for a line every LINES_EVERY_S seconds.
     """
 
-    def __init__(self, plan: sw.Plan, steps: int, *, quiet: bool) -> None:
+    def __init__(self, plan: sw.Plan, steps: int, *, quiet: bool, every: int | None = None) -> None:
         self.plan = plan
         self.steps = steps
         self.quiet = quiet
+        self.every = every
         self.n_lines = 0
         self.stages = Stages()
+        self._records: list[StepRecord] = []  # steps since the last line
 
     def stage(self, stage: str) -> None:
         """Called when a stage, such as compiling, begins; all inputs have been checked by then."""
-        if stage and is_first():
+        if stage == COMPILING and is_first():
             self._write(report.plan_summary(self.plan))
         self.stages.begin(stage)
 
     def step(self, record: StepRecord) -> None:
-        """Called when a step is done."""
+        """Called when a step is done; writes a line if one is due."""
+        self._records.append(record)
+        if not self._is_due(record):
+            return
         if self.n_lines % HEADERS_EVERY == 0:
             self._write(report.step_headers(self.steps) + "\n")
         self.n_lines += 1
-        self._write(report.step_line(record) + "\n")
+        self._write(report.step_line(self._records, self.plan.step.expected) + "\n")
+        self._records = []
+
+    def _is_due(self, record: StepRecord) -> bool:
+        """Whether the first, the last or a bad step is told, or enough steps without a line."""
+        if record.bad or self.n_lines == 0 or record.step == self.steps:
+            return True
+        if self.every is not None:
+            return record.step % self.every == 0
+        return sum(step.step_s for step in self._records) >= LINES_EVERY_S
 
     def _write(self, text: str) -> None:
         if not self.quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 from collections.abc import Iterator, Sequence
 
@@ -13,16 +14,19 @@ from shardwise.report.words import counted, duration, percent, seconds_span
 from shardwise.train.metrics import Run, StepRecord
 from shardwise.train.tokenize import TokenizeSummary
 
-# Header of a column in the lines of steps -> its width in characters.
+# Header of a column in the lines of steps -> its width in characters, with a space before it.
 _COLUMNS = {
-    "loss": 8,
+    "loss": 9,
     "grad": 9,
-    "time (plan)": 23,
+    "rate": 8,
+    "time": 9,
+    "×plan": 7,
     "tokens/s": 9,
-    "MFU": 7,
-    "memory": 9,
+    "MFU %": 7,
+    "GiB": 7,
     "left": 6,
 }
+_MAX_FRACTION = 9_999  # steps of the longest run whose lines show `step/steps`
 MINUTE = 60  # seconds, like HOUR and DAY
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
@@ -44,21 +48,36 @@ def step_headers(n_steps: int) -> str:
     return _row("step", n_steps, list(_COLUMNS))
 
 
-def step_line(record: StepRecord) -> str:
-    """The line of one step; it has 80 characters in runs of up to 9,999 steps."""
-    measured = duration(record.step_s)
-    planned = seconds_span(record.lower, record.upper)
-    unit = measured.rpartition(" ")[2]
+def step_line(records: Sequence[StepRecord], planned_s: float) -> str:
+    """The line of one or more steps: the last one's numbers, and mean times.
+
+    It has at most 80 characters in runs of up to 99 million steps.
+
+    Args:
+        records: the steps since the line before.
+        planned_s: seconds that the plan expects a step to take.
+    """
+    last = records[-1]
+    mean_s = statistics.fmean(record.step_s for record in records)
+    speed = last.step_s / mean_s  # of these steps, relative to the last one
+    memory = ""
+    if last.memory_bytes:
+        memory = units.significant(last.memory_bytes / units.GiB)
+    step = str(last.step)
+    if last.steps <= _MAX_FRACTION:
+        step += f"/{last.steps}"
     cells = [
-        _loss(record),
-        f"{record.grad_norm:.3g}",
-        f"{measured} ({planned.removesuffix(f' {unit}')})",
-        units.show_count(record.tokens_per_s),
-        percent(record.mfu),
-        units.show_gib(record.memory_bytes) if record.memory_bytes else "",
-        _remaining(record.eta_s),
+        _loss(last),
+        f"{last.grad_norm:.3g}",
+        f"{last.learning_rate:.2g}",
+        duration(mean_s),
+        f"×{units.significant(mean_s / planned_s, 2)}",
+        units.show_count(last.tokens_per_s * speed),
+        units.significant(100 * last.mfu * speed, 2),
+        memory,
+        _remaining(last.eta_s),
     ]
-    return _row(f"{record.step}/{record.steps}", record.steps, cells)
+    return _row(step, last.steps, cells)
 
 
 def _loss(record: StepRecord) -> str:
@@ -66,14 +85,16 @@ def _loss(record: StepRecord) -> str:
         return "bad"
     if record.loss < 100:
         return f"{record.loss:.4f}"
-    return f"{record.loss:.4g}"
+    return f"{record.loss:.3g}"
 
 
 def _row(step: str, n_steps: int, cells: Sequence[str]) -> str:
-    width = max(4, 2 * len(str(n_steps)) + 1)
-    text = f"{step:>{width}}"
+    width = len(str(n_steps))
+    if n_steps <= _MAX_FRACTION:
+        width += 1 + width
+    text = f"{step:>{max(4, width)}}"
     for cell, cell_width in zip(cells, _COLUMNS.values(), strict=True):
-        text += f"{cell:>{cell_width}}"
+        text += f" {cell:>{cell_width - 1}}"
     return text.rstrip()
 
 

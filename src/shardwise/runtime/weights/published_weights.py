@@ -7,7 +7,8 @@ shard that is being read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,13 @@ WeightKey = tuple[int | None, str]  # (layer or None, name of the weight)
 # The tensor of each weight in the files, or the tensors of its experts.
 EntriesByWeight = Mapping[WeightKey, Sequence[Entry]]
 
-VISION_PREFIX = "language_model."  # prefix of tensor names in files of models with vision
+# Prefixes of the language model's tensors in files of models with other towers, such as vision;
+# the second one takes the place of TEXT_PREFIX.
+TOWER_PREFIX = "language_model."
+NESTED_PREFIX = "model.language_model."
+TEXT_PREFIX = "model."
 GPT2_PREFIX = "transformer."  # prefix that early files of GPT-2 leave out
+LANGUAGE_PREFIXES = (TOWER_PREFIX, NESTED_PREFIX, "lm_head.")
 
 
 def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) -> Tree:
@@ -47,16 +53,7 @@ def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) ->
         BadInput: the tensor names of the family are unknown.
     """
     entries_by_weight = _entries_by_weight(config)
-    files = read_tensors(folder)
-    shapes: dict[str, tuple[int, ...]] = {}
-    tensors: dict[str, Numbers] = {}
-    for weight_entries in entries_by_weight.values():
-        for entry in weight_entries:
-            shapes[entry.tensor] = entry.layout.file_shape
-            tensor = _find(entry.tensor, files)
-            if tensor is not None:
-                tensors[entry.tensor] = tensor
-    _check(folder, shapes, tensors)
+    tensors = find_tensors(folder, config)
 
     def array(info: ArrayInfo, layers: Sequence[int | None]) -> jax.Array:
         by_layer = [entries_by_weight[layer, info.weight.name] for layer in layers]
@@ -72,8 +69,92 @@ def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) ->
     }
 
 
+def find_tensors(folder: Path, config: ModelConfig) -> dict[str, Numbers]:
+    """Find the tensors of a model in a folder: name in `tensor_names` -> memory-mapped array.
+
+    Raises:
+        BadFile: files are missing or unreadable, or belong to another model.
+        BadInput: the tensor names of the family are unknown.
+    """
+    shapes = {entry.tensor: entry.layout.file_shape for entry in entries(config)}
+    files = read_tensors(folder)
+    tensors = {}
+    for name in shapes:
+        file_name = _name_in(files, name)
+        if file_name is not None:
+            tensors[name] = files[file_name]
+    _check(folder, shapes, tensors)
+    return tensors
+
+
+def other_towers(folder: Path, config: ModelConfig) -> dict[str, Numbers]:
+    """Return the tensors in a folder that are not of its language model, such as those of vision.
+
+    Raises:
+        BadFile: files are missing or unreadable.
+    """
+    files = read_tensors(folder)
+    language = {_name_in(files, entry.tensor) for entry in entries(config)}
+    return {
+        name: tensor
+        for name, tensor in files.items()
+        if name not in language and not name.startswith(LANGUAGE_PREFIXES)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedModel:
+    """The tensors of a model in its published format.
+
+    Args:
+        entries: name of a tensor in the files -> the weights in it.
+        towers: tensors that are not trained, with their names and numbers.
+    """
+
+    entries: Mapping[str, Sequence[Entry]]
+    towers: Mapping[str, Numbers]
+
+    def infos(self, dtype_of: Callable[[Entry], Any]) -> list[TensorInfo]:
+        """Return names, shapes and dtypes of all tensors; `dtype_of` is that of trained weights."""
+        infos = []
+        for name, (entry, *_) in self.entries.items():
+            shape = entry.layout.file_shape
+            infos.append(TensorInfo(name=name, shape=shape, dtype=dtype_of(entry)))
+        for name, tensor in self.towers.items():
+            infos.append(TensorInfo(name=name, shape=tensor.shape, dtype=tensor.dtype))
+        return infos
+
+
+def published_model(config: ModelConfig, source: Path | None, with_towers: bool) -> PublishedModel:
+    """Return the tensors of a model, with the names that they have in `source`.
+
+    Args:
+        config: the model.
+        source: folder of the published model that a run started from; None for none.
+        with_towers: whether `source` has tensors besides those of the language model.
+
+    Raises:
+        BadFile: files of `source` are missing or unreadable.
+        BadInput: the tensor names of the family are unknown.
+    """
+    files: Mapping[str, Numbers] = {}
+    towers: Mapping[str, Numbers] = {}
+    if source is not None:
+        files = read_tensors(source)
+    if source is not None and with_towers:
+        towers = other_towers(source, config)
+    by_name: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries(config):
+        by_name[_name_in(files, entry.tensor) or entry.tensor].append(entry)
+    return PublishedModel(entries=by_name, towers=towers)
+
+
 def save_weights(
-    folder: Path, config: ModelConfig, weights: Tree, max_file_bytes: int = 5_000_000_000
+    folder: Path,
+    config: ModelConfig,
+    weights: Tree,
+    max_file_bytes: int = 5_000_000_000,
+    model: PublishedModel | None = None,
 ) -> None:
     """Write weights in the format in which the model's family publishes them, without a cast.
 
@@ -85,6 +166,7 @@ def save_weights(
         config: the model.
         weights: a tree like that of `load_weights`.
         max_file_bytes: size limit of a file.
+        model: names of the tensors, and tensors that are not trained; None for those of the family.
 
     Raises:
         BadInput: the tensor names of the family are unknown.
@@ -96,13 +178,13 @@ def save_weights(
                 arrays[layer, name] = (array, index)
     for name, array in weights["outer"].items():
         arrays[None, name] = (array, None)
-    entries_by_tensor: dict[str, list[Entry]] = defaultdict(list)
-    for entry in entries(config):
-        entries_by_tensor[entry.tensor].append(entry)
+    model = model or published_model(config, None, with_towers=False)
 
     def load(info: TensorInfo) -> Numbers:
+        if info.name in model.towers:
+            return model.towers[info.name]
         tensor = np.empty(info.shape, info.dtype)
-        for entry in entries_by_tensor[info.name]:
+        for entry in model.entries[info.name]:
             array, index = arrays[entry.layer, entry.weight]
             if index is not None:
                 array = array[index]
@@ -112,11 +194,11 @@ def save_weights(
             entry.layout.insert(tensor, _on_host(array)[without_padding])
         return tensor
 
-    infos = []
-    for name, tensor_entries in entries_by_tensor.items():
-        entry = tensor_entries[0]
+    def dtype_of(entry: Entry) -> Any:
         array, _ = arrays[entry.layer, entry.weight]
-        infos.append(TensorInfo(name=name, shape=entry.layout.file_shape, dtype=array.dtype))
+        return array.dtype
+
+    infos = model.infos(dtype_of)
     if jax.process_index() == 0:
         write_tensors(folder, infos, load, max_file_bytes)
     else:
@@ -142,11 +224,17 @@ def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
     return by_weight
 
 
-def _find(name: str, files: Mapping[str, Numbers]) -> Numbers | None:
-    """Find a tensor by its name or by a variant of the name that some files use."""
-    for variant in (name, VISION_PREFIX + name, name.removeprefix(GPT2_PREFIX)):
+def _name_in(files: Collection[str], name: str) -> str | None:
+    """Return the name that a tensor has in files, which may be a variant; None if it is missing."""
+    variants = (
+        name,
+        TOWER_PREFIX + name,
+        NESTED_PREFIX + name.removeprefix(TEXT_PREFIX),
+        name.removeprefix(GPT2_PREFIX),
+    )
+    for variant in variants:
         if variant in files:
-            return files[variant]
+            return variant
     return None
 
 

@@ -75,7 +75,10 @@ def read_tensors(folder: Path) -> dict[str, Numbers]:
         return _indexed(folder)
     paths = sorted(folder.glob(f"*{SUFFIX}"))
     if not paths:
-        raise BadFile(f"{folder} has no *{SUFFIX} files; other formats are not supported.")
+        raise BadFile(
+            f"{folder} has no *{SUFFIX} files; other formats are not supported. transformers "
+            "converts them: from_pretrained(FOLDER), then save_pretrained(NEW_FOLDER)."
+        )
     tensors: dict[str, Numbers] = {}
     file_of: dict[str, str] = {}
     for path in paths:
