@@ -83,7 +83,7 @@ def check(
 
     Raises:
         BadInput: the runtime does not support the plan, or arguments are on a mesh of another size.
-        CheckFailed: the compiler failed for another reason than memory.
+        NoAnswer: the compiler failed for another reason than memory, or exceeded a limit.
         MissingExtra: no compiler is installed.
     """
     options = CompileOptions(limits=limits, cache=cache, on_stage=on_stage, collectives=collectives)
