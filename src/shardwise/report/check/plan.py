@@ -57,25 +57,38 @@ def _headline(verdict: Verdict) -> str:
     plan = f"{verdict.name} on {verdict.hardware}"
     if verdict.verdict == "does not fit":
         return f"Does not fit: {compiler} runs out of memory on {plan}."
-    fits = "fits"
+    answers = []
+    unchecked = []
     if verdict.fits is None:
-        fits = "is not checked for memory"
-    sends = "sends what is planned"
-    if verdict.verdict == "collectives missing":
-        sends = "does not send what is planned"
-    elif not verdict.sends_as_planned:
-        sends = "sends other bytes than planned"
-    takes = "takes no longer than planned"
+        unchecked.append("memory")
+    else:
+        answers.append("fits")
+    if verdict.sends_as_planned:
+        answers.append("sends what is planned")
+    elif verdict.verdict == "collectives missing":
+        answers.append("leaves out planned collectives")
+    else:
+        answers.append("sends other bytes than planned")
     if verdict.takes_planned_time is None:
-        takes = "is not checked for time"
-    elif not verdict.takes_planned_time:
-        takes = "takes longer than planned"
-    answers = f"{fits}, {sends}, and {takes}"
-    if verdict.verdict == "proved" and verdict.fits is not None:
-        return f"Proved by {compiler}: {plan} {answers}."
-    if verdict.passed:
-        return f"{compiler} on {plan}: it {answers}."
-    return f"Not proved by {compiler}: {plan} {answers}."
+        unchecked.append("time")
+    elif verdict.takes_planned_time:
+        answers.append("takes no longer than planned")
+    else:
+        answers.append("takes longer than planned")
+    text = f"{plan} {_joined(answers)}"
+    if unchecked:
+        text += f"; {_joined(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
+    words = {"proved": "Proved", "holds": "Holds"}
+    word = words.get(verdict.verdict, "Not proved")
+    if word == "Proved" and unchecked:
+        word = "Compiled"
+    return f"{word} by {compiler}: {text}."
+
+
+def _joined(texts: list[str]) -> str:
+    """A list in words: `fits, sends and takes`."""
+    *before, last = texts
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _deviations(verdict: Verdict) -> Iterator[tuple[str, str]]:
