@@ -237,5 +237,7 @@ def test_what_does_not_wait_in_host_memory_is_refused(form: dict[str, Any], said
 def test_stages_keep_their_activations_on_the_chip() -> None:
     job, fixed = sw.Train(batch=8, seq=64, offload=("activations",)), {"pipe": 2}
     plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), job, fixed)
-    with pytest.raises(BadInput, match="Plan with --max pipe=1, or with --offload optimizer"):
+    with pytest.raises(
+        BadInput, match="Run shardwise plan with --max pipe=1, or with --offload optimizer"
+    ):
         sw.check(plan, cache=False)
