@@ -8,10 +8,9 @@ from pathlib import Path
 from shardwise import units
 from shardwise.check.compiling.result import (
     Failure,
+    Killed,
     MemoryLimit,
-    OtherFailure,
     OutOfMemory,
-    ShardingError,
     Timeout,
 )
 from shardwise.check.compiling.targets import Target
@@ -20,6 +19,7 @@ from shardwise.errors import BadInput, NoAnswer
 from shardwise.plan.schema.common import Operation
 
 CPU_NOTE = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
+LESS_TO_COMPILE = "A training plan compiles faster with --layers 1,2, or --on a smaller machine."
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."
 
 
@@ -29,17 +29,19 @@ def compile_error(failure: Failure) -> NoAnswer:
         case Timeout():
             text = (
                 f"compiling takes longer than {units.show_seconds(failure.limit_s)} (it was "
-                f"{failure.stage}). Give it more with --timeout, as --timeout 1h, or compile less: "
-                "--layers 1,2, or --on a smaller machine."
+                f"{failure.stage}). Give it more with --timeout, as --timeout 1h. {LESS_TO_COMPILE}"
             )
         case MemoryLimit():
             text = (
                 f"compiling takes more than {units.show_gib(failure.limit)} of this machine's "
-                f"memory (it was {failure.stage}). Give it more with --memory, as --memory 32GiB, "
-                "or compile less: --layers 1,2."
+                f"memory (it was {failure.stage}). Give it more with --memory, as --memory 32GiB. "
+                f"{LESS_TO_COMPILE}"
             )
-        case OtherFailure() | ShardingError():
-            text = f"the compiler failed: {failure.text[:600]}"
+        case Killed():
+            text = (
+                f"the system killed the compiler's process while it was {failure.stage}, as it "
+                f"does when memory runs out: compile where more is free. {LESS_TO_COMPILE}"
+            )
         case _:
             text = f"the compiler failed ({type(failure).__name__}): {failure.text[:600]}"
     return NoAnswer(text)

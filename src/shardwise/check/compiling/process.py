@@ -20,6 +20,7 @@ from shardwise.check.compiling.job import Job, Report, write_job
 from shardwise.check.compiling.result import (
     Compiled,
     Failure,
+    Killed,
     MemoryLimit,
     OtherFailure,
     OutOfMemory,
@@ -167,14 +168,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _ended_early(process: subprocess.Popen[bytes], stage: str, log: BinaryIO) -> OtherFailure:
+def _ended_early(process: subprocess.Popen[bytes], stage: str, log: BinaryIO) -> Failure:
     """The failure of a process that ended without a result, with the last words of its log."""
     if process.returncode == -signal.SIGKILL:
-        text = (
-            "the system killed the compiler's process, as it does when memory runs out. Give it a "
-            "machine with more memory, or compile less: --layers 1,2."
-        )
-        return OtherFailure(stage=stage, text=text)
+        return Killed(stage=stage)
     log.seek(0)
     last_words = log.read()[-_LOG_BYTES:].decode(errors="replace").strip()
     text = f"the compiler's process exited with code {process.returncode}.\n{last_words}"

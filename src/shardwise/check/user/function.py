@@ -17,7 +17,7 @@ from shardwise.check.compiled_costs import (
     write_timeline,
 )
 from shardwise.check.compiling.environment import choose_target
-from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
+from shardwise.check.compiling.result import Compiled, Failure, OtherFailure, OutOfMemory
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.notes import GPU_NOTE, compile_error, memory_note, refuse_trace
 from shardwise.check.options import CompileOptions
@@ -160,7 +160,7 @@ def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     text = getattr(failure, "text", "")[:600]
     if type(failure).__name__ == "ShardingError":
         return BadSharding(f"{name} on {machine}: {text}")
-    if getattr(failure, "stage", "compiling") in ("building", "lowering"):
+    if isinstance(failure, OtherFailure) and failure.stage in ("building", "lowering"):
         return BadInput(f"{name} cannot be traced with these arguments: {text}")
     return compile_error(failure)
 

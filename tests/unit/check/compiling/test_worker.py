@@ -17,6 +17,7 @@ from shardwise.check.compiling.process import Limits, compile_job
 from shardwise.check.compiling.result import (
     BadOption,
     Compiled,
+    Killed,
     MemoryLimit,
     OtherFailure,
     OutOfMemory,
@@ -27,6 +28,7 @@ from shardwise.check.compiling.result import (
     encode,
 )
 from shardwise.check.compiling.targets import target_of
+from shardwise.check.notes import compile_error
 from shardwise.errors import BadInput, NotDivisible
 from shardwise.hardware import parse_system
 from tests.unit.check.compilers import needs
@@ -207,9 +209,8 @@ def test_a_crash_tells_the_last_words() -> None:
 @needs("cpu")
 def test_a_process_that_the_system_killed_is_told_as_such() -> None:
     failure = compile_job(job("killed", "cpu:1"))
-    assert isinstance(failure, OtherFailure)
-    assert "the system killed the compiler's process" in failure.text
-    assert "memory" in failure.text
+    assert failure == Killed(stage="building")
+    assert "as it does when memory runs out" in str(compile_error(failure))
 
 
 # It says that the program does not fit, then sleeps in place of compiling it again.
