@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from shardwise.check.comparison import ATTENTION, ROUNDING_SHARE
 from shardwise.check.compiled_costs import AnalyzedProgram
 from shardwise.check.hlo.scopes import BLOCKS, scope
 from shardwise.check.hlo.text import Instruction
@@ -19,8 +20,8 @@ from shardwise.strategy.mesh import INSIDE_OUT
 
 MAX_CAUSES = 3
 OUTSIDE = "work outside the plan"
-# Operations of the plan that the program computes under one other name.
-_KERNELS = {"attn.scores": "attn.core", "attn.values": "attn.core"}
+# Names of the plan and of the program for what one attention kernel computes.
+_KERNELS = dict.fromkeys(("attn.scores", "attn.values", "attn.prompts", "attn.caches"), ATTENTION)
 _MEMORIES = ("hbm", "host")  # labels of transfers between memories
 
 
@@ -51,6 +52,7 @@ def slower_parts(
             part = _planned_part(op.name)
             seconds = op.time_s / (1 - idle_share)
         planned[part] = planned.get(part, 0.0) + seconds
+    negligible = ROUNDING_SHARE * sum(parts.seconds.values())
     causes = [
         Cause(
             part=part,
@@ -59,7 +61,7 @@ def slower_parts(
             compiled_s=seconds,
         )
         for part, seconds in parts.seconds.items()
-        if seconds > planned.get(part, 0.0)
+        if seconds - planned.get(part, 0.0) > negligible
     ]
     return tuple(sorted(causes, key=lambda cause: cause.planned_s - cause.compiled_s)[:MAX_CAUSES])
 
@@ -78,10 +80,11 @@ def timed_parts(program: AnalyzedProgram) -> TimedParts:
     for (operation, _), operation_s in timing.timeline.operation_s.items():
         names = operation.split("+")  # operations that the compiler has combined
         for name in names:
-            add(name or OUTSIDE, operation_s / len(names))
+            add(_KERNELS.get(name, name) or OUTSIDE, operation_s / len(names))
     for transfer in timing.timeline.transfers:  # the largest waits first
         if transfer.label in _MEMORIES:
-            add(transfer.operation[0].split("+")[0] or OUTSIDE, transfer.exposed_s)
+            name = transfer.operation[0].split("+")[0]
+            add(_KERNELS.get(name, name) or OUTSIDE, transfer.exposed_s)
             continue
         part = _wait(transfer.label.split("+"))
         add(part, transfer.exposed_s)
