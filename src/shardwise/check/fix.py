@@ -18,7 +18,7 @@ from shardwise.check.training import check_plan
 from shardwise.check.verdict import Proposal, Verdict
 from shardwise.errors import BadInput, NoAnswer, NoPlan, NotDivisible
 from shardwise.estimate.calibration import PEAK
-from shardwise.hardware.chip import with_values
+from shardwise.hardware.scale import scaled
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.build import evaluate
 from shardwise.plan.training.rebuild import rebuild
@@ -91,25 +91,25 @@ def _memory_ratio(verdict: Verdict) -> float:
     return max(1.0, (verdict.required_bytes or 0.0) / verdict.planned.peak_bytes)
 
 
-def _device_memory(case: Case, layout: Layout) -> float:
-    """Planned bytes of a chip as the program of its devices needs them; infinite if not legal."""
+def _memory_share(case: Case, layout: Layout) -> float:
+    """Planned share of a chip's memory over the devices of the chip; infinite if not legal."""
     plan = evaluate(case.model, case.system, case.job, layout, peak=case.peak)
     try:
-        return plan_over_devices(plan)[0].memory.total
+        memory = plan_over_devices(plan)[0].memory
     except NotDivisible:
         return math.inf
+    return memory.total / memory.capacity
 
 
 def _with_loss_chunks(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
     """The same layout with the fewest loss chunks with which it fits; None if none suffice."""
-    capacity = case.system.chip.need("hbm_bytes")
     for n_chunks in rank.LOSS_CHUNKS:
         layout = replace(case.layout, loss_chunks=n_chunks)
         if n_chunks <= case.layout.loss_chunks or layout in rejected:
             continue
         if chunk_problems(layout, case.job.seq):
             continue
-        if _device_memory(case, layout) * memory_ratio <= capacity:
+        if _memory_share(case, layout) * memory_ratio <= 1:
             return layout
     return None
 
@@ -134,11 +134,9 @@ def _fastest_of(
     The search counts chips. Where a chip is two devices, which hold some arrays twice, it is
     repeated with less memory until what it finds fits.
     """
-    capacity = case.system.chip.need("hbm_bytes")
-    allowed = capacity / memory_ratio
+    allowed = 1 / memory_ratio
     for _ in range(MAX_SEARCHES):
-        chip = with_values(case.system.chip, {"hbm.capacity": allowed})
-        system = replace(case.system, chip=chip)
+        system = scaled(case.system, {"hbm": allowed})
         try:
             candidates = rank.rank(case.model, system, case.job, case.cal, fixed).candidates
         except NoPlan:
@@ -146,11 +144,13 @@ def _fastest_of(
         layouts = [c.layout for c in candidates if c.fits and c.layout not in rejected]
         if not layouts:
             return None
-        needed = [_device_memory(case, layout) * memory_ratio for layout in layouts]
-        for layout, n_bytes in zip(layouts, needed, strict=True):
-            if n_bytes <= capacity:
+        needed = [_memory_share(case, layout) * memory_ratio for layout in layouts]
+        for layout, share in zip(layouts, needed, strict=True):
+            if share <= 1:
                 return layout
-        allowed *= capacity / min(needed)
+        if math.isinf(min(needed)):
+            return None
+        allowed /= min(needed)
     return None
 
 
