@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from shardwise.check.compiling.aot import compile_program, target_devices
 from shardwise.check.compiling.failures import classify
 from shardwise.check.compiling.job import Job, Report, read_job
 from shardwise.check.compiling.lifetime import end_with_parent
 from shardwise.check.compiling.result import Compiled, Failure, Refused
 from shardwise.check.user.entry_point import load_attribute
 from shardwise.errors import ShardwiseError
-from shardwise.runtime.program import Program
+
+if TYPE_CHECKING:
+    from shardwise.runtime.program import Program
 
 
 def main(job: Job, report: Report) -> None:
@@ -34,6 +36,9 @@ def main(job: Job, report: Report) -> None:
 
 
 def _compile(job: Job, report: Report) -> Compiled | Failure:
+    # Imports JAX, which takes seconds, so that a process whose parent has ended is gone before.
+    from shardwise.check.compiling.aot import compile_program, target_devices
+
     devices = target_devices(job.target)
     report.set_stage("building")
 
