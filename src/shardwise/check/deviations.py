@@ -44,7 +44,8 @@ def judge(verdict: Verdict, causes: tuple[Cause, ...]) -> Verdict:
     outcome = "proved"
     if deviations:
         outcome = "holds"
-    if any(deviation.is_worse for deviation in deviations):
+    worse = [deviation.quantity for deviation in deviations if deviation.is_worse]
+    if worse:
         outcome = "differs"
     note = verdict.note
     if missing:
@@ -60,7 +61,8 @@ def judge(verdict: Verdict, causes: tuple[Cause, ...]) -> Verdict:
         verdict=outcome,
         note=note,
         deviations=deviations,
-        causes=causes if outcome == "differs" else (),
+        # What fills the memory is in the table of arrays at the peak.
+        causes=() if set(worse) <= {"memory"} else causes,
     )
 
 

@@ -99,11 +99,13 @@ def test_what_is_as_planned_is_proved() -> None:
 )
 def test_a_figure_far_above_the_plan_is_not_proved(change: dict[str, object], words: str) -> None:
     found = judged(**change)
-    assert (found.verdict, found.passed, found.causes) == ("differs", False, CAUSES)
+    assert (found.verdict, found.passed) == ("differs", False)
     assert found.takes_planned_time is ("step_s" not in change)
     said = text(found)
     assert said.startswith("Not proved by XLA's TPU compiler: tiny on v5e:2x2 fits, ")
-    assert f"off {words} slower attn.core: 900 ms, 100 ms planned" in said
+    assert f"off {words}" in said
+    slower = "slower attn.core: 900 ms, 100 ms planned"
+    assert (slower in said) == bool(found.causes) == ("peak_bytes" not in change)
 
 
 def test_less_than_planned_holds_but_is_not_proved() -> None:
