@@ -13,7 +13,8 @@
     │   ├── DoesNotFit           memory
     │   └── NoStrategy           no legal split
     │       └── NoLegalEngine    no engine is legal
-    ├── CheckFailed     exit 4   a requested check failed
+    ├── CheckFailed     exit 4   a requested check failed: what was checked does not hold
+    ├── NoAnswer        exit 5   a requested check has no answer: it was cut short, or broke down
     └── MissingExtra    exit 2   an optional dependency is not installed
 
 A message states the input, the number that is wrong, the limit and its source, and the nearest
@@ -101,6 +102,10 @@ class NoLegalEngine(NoStrategy):
 
 class CheckFailed(ShardwiseError):
     exit_code = 4
+
+
+class NoAnswer(ShardwiseError):
+    exit_code = 5
 
 
 class MissingExtra(ShardwiseError):

@@ -24,6 +24,7 @@ def test_a_tiny_row_is_proved(scripts: tuple[ModuleType, ...]) -> None:
     kept, check, _ = scripts
     found = kept.run(str(BENCH / "check.py"), "tiny v5e")
     assert (found["verdict"], found["compiler"], found["fits"]) == ("proved", "tpu", True), found
+    assert found["deviations"] == []
     assert found["compiled"]["flops"] == pytest.approx(found["planned"]["flops"], rel=0.01)
     line = check.table([found]).splitlines()[-1]
     assert line.count("|") == 9

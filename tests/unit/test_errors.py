@@ -19,8 +19,8 @@ def tree(cls: type[ShardwiseError]) -> list[type[ShardwiseError]]:
     [
         ("BadInput", 2), ("UnknownName", 2), ("BadUnit", 2), ("BadShape", 2), ("NotDivisible", 2),
         ("BadSharding", 2), ("BadFile", 2), ("UnknownFigure", 2), ("NoPlan", 3),
-        ("DoesNotFit", 3), ("NoStrategy", 3), ("CheckFailed", 4), ("MissingExtra", 2),
-        ("ShardwiseError", 1),
+        ("DoesNotFit", 3), ("NoStrategy", 3), ("CheckFailed", 4), ("NoAnswer", 5),
+        ("MissingExtra", 2), ("ShardwiseError", 1),
     ],
 )  # fmt: skip
 def test_exit_codes(name: str, code: int) -> None:

@@ -79,11 +79,12 @@ def check(
             partitioner from sharding constraints (`compiler`).
 
     Returns:
-        A verdict for a plan, a report for a function.
+        A verdict for a plan, a report for a function. A verdict's `fits`, `sends_as_planned` and
+        `takes_planned_time` are its three answers, `deviations` the figures far from the plan.
 
     Raises:
         BadInput: the runtime does not support the plan, or arguments are on a mesh of another size.
-        CheckFailed: the compiler failed for another reason than memory.
+        NoAnswer: the compiler failed for another reason than memory, or exceeded a limit.
         MissingExtra: no compiler is installed.
     """
     options = CompileOptions(limits=limits, cache=cache, on_stage=on_stage, collectives=collectives)

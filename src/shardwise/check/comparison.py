@@ -35,6 +35,7 @@ def planned_numbers(plan: Plan) -> PlannedNumbers:
     return PlannedNumbers(
         peak_bytes=plan.memory.total,
         flops=sum(map(computed_flops, plan.operations)),
+        hbm_bytes=sum(op.hbm_bytes for op in plan.operations),
         step_s=plan.step,
     )
 

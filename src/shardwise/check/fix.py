@@ -1,37 +1,44 @@
-"""Alternatives to a plan that failed its check, each checked by the compiler in turn.
+"""Alternatives to a plan that does not fit, each checked by the compiler in turn.
 
 If it is enough to compute the loss in chunks (smaller logits), nothing else changes, since that
 costs the least time. Otherwise the planner searches for the fastest plan that fits on the same
-mesh; if there is none, on any mesh. In this search, the planned memory of every plan is multiplied
-by the largest ratio of compiled to planned memory that has been seen so far.
+mesh; if there is none, on any mesh. In this search, the planned memory of every plan, over the
+devices of its chips, is multiplied by the largest ratio of compiled to planned memory that has been
+seen so far.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
+from shardwise.check.device_view import plan_over_devices
 from shardwise.check.options import CompileOptions
 from shardwise.check.training import check_plan
 from shardwise.check.verdict import Proposal, Verdict
-from shardwise.errors import NoPlan
-from shardwise.hardware.chip import with_values
+from shardwise.errors import BadInput, NoAnswer, NoPlan, NotDivisible
+from shardwise.estimate.calibration import PEAK
+from shardwise.hardware.scale import scaled
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.build import evaluate
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.search.given import fixed_of
+from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.training import rank
 from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
+from shardwise.vocabulary import REMAT_WORDS
+from shardwise.workload import Train, weight_dtype_for
 
-MAX_PROPOSALS = 3  # default number of proposals that are compiled
+MAX_PROPOSALS = 3  # default number of proposals
+MAX_SEARCHES = 5  # searches with less and less memory, for chips of two devices
 UNCHANGED_ROLES = ("context", "expert", "pipe")  # mesh roles that are not enlarged to save memory
 COMMAND_DEFAULTS = {"dtype": "bf16", "optimizer": "adamw"}  # options that a command can leave out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixResult:
-    """The proposals, and the plan that passed, if one did."""
+    """The proposals, and the plan that fits, if one does."""
 
     proposals: tuple[Proposal, ...]
     plan: Plan | None
@@ -40,21 +47,20 @@ class FixResult:
 def fix(
     plan: Plan, verdict: Verdict, options: CompileOptions, max_proposals: int = MAX_PROPOSALS
 ) -> FixResult:
-    """Propose plans until one passes its check.
+    """Propose plans until one fits, or the compiler gives no answer.
 
     Args:
-        verdict: the failed verdict of `plan`.
+        verdict: the verdict on `plan`, which does not fit.
         max_proposals: the largest number of proposals to compile.
-
-    Raises:
-        As `shardwise.check`.
     """
     case = rebuild(plan)
     # The remat policy that the user requested may be the reason why the plan does not fit.
     case = replace(case, job=replace(case.job, remat="auto"))
+    # What fills the memory of a proposal is not shown, so it is compiled only once.
+    options = replace(options, explain=False)
     layouts = [case.layout]
-    proposals = []
-    memory_ratio = _memory_ratio(plan, verdict)
+    proposals: list[Proposal] = []
+    memory_ratio = _memory_ratio(verdict)
     for _ in range(max_proposals):
         layout = _with_loss_chunks(case, memory_ratio, layouts)
         layout = layout or _fastest(case, memory_ratio, layouts)
@@ -62,17 +68,37 @@ def fix(
             break
         layouts.append(layout)
         candidate = evaluate(case.model, case.system, case.job, layout, peak=case.peak)
-        verdict = check_plan(candidate, options)
-        proposals.append(_proposal(case.layout, layout, candidate, verdict))
-        if verdict.passed:
+        proposal = _proposal(case.layout, candidate)
+        try:
+            verdict = check_plan(candidate, options)
+        except (BadInput, NoAnswer) as error:
+            outcome = "no answer" if isinstance(error, NoAnswer) else "refused"
+            proposals.append(replace(proposal, verdict=outcome, note=error.problems[0]))
+            if outcome == "no answer":
+                break
+            continue
+        proposals.append(
+            replace(proposal, verdict=verdict.verdict, compiled_bytes=verdict.required_bytes)
+        )
+        if proposals[-1].fits:
             return FixResult(proposals=tuple(proposals), plan=candidate)
-        memory_ratio = max(memory_ratio, _memory_ratio(candidate, verdict))
+        memory_ratio = max(memory_ratio, _memory_ratio(verdict))
     return FixResult(proposals=tuple(proposals), plan=None)
 
 
-def _memory_ratio(plan: Plan, verdict: Verdict) -> float:
+def _memory_ratio(verdict: Verdict) -> float:
     """Ratio of compiled to planned memory, at least 1."""
-    return max(1.0, (verdict.compiled_peak_bytes or 0) / plan.memory.total)
+    return max(1.0, (verdict.required_bytes or 0.0) / verdict.planned.peak_bytes)
+
+
+def _memory_share(case: Case, layout: Layout) -> float:
+    """Planned share of a chip's memory over the devices of the chip; infinite if not legal."""
+    plan = evaluate(case.model, case.system, case.job, layout, peak=case.peak)
+    try:
+        memory = plan_over_devices(plan)[0].memory
+    except NotDivisible:
+        return math.inf
+    return memory.total / memory.capacity
 
 
 def _with_loss_chunks(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
@@ -81,40 +107,62 @@ def _with_loss_chunks(case: Case, memory_ratio: float, rejected: list[Layout]) -
         layout = replace(case.layout, loss_chunks=n_chunks)
         if n_chunks <= case.layout.loss_chunks or layout in rejected:
             continue
-        if not chunk_problems(layout, case.job.seq):
-            memory = replace(case, layout=layout).evaluate().memory
-            if float(memory.total) * memory_ratio <= memory.capacity:
-                return layout
+        if chunk_problems(layout, case.job.seq):
+            continue
+        if _memory_share(case, layout) * memory_ratio <= 1:
+            return layout
     return None
 
 
 def _fastest(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
     """The fastest layout that fits and was not rejected: on the same mesh, else on any mesh."""
-    capacity = case.system.chip.need("hbm_bytes")
-    chip = with_values(case.system.chip, {"hbm.capacity": capacity / memory_ratio})
-    system = replace(case.system, chip=chip)
     sizes = case.layout.sizes
     max_sizes = {role: sizes[role] for role in UNCHANGED_ROLES} | dict(case.fixed.max_sizes)
     user_options = {name: value for name, value in case.fixed.items() if name != "remat"}
     for fixed in (fixed_of(sizes, max_sizes), fixed_of(user_options, max_sizes)):
-        try:
-            ranking = rank.rank(case.model, system, case.job, case.cal, fixed)
-        except NoPlan:
-            continue
-        for candidate in ranking.candidates:
-            if candidate.fits and candidate.layout not in rejected:
-                return candidate.layout
+        layout = _fastest_of(case, fixed, memory_ratio, rejected)
+        if layout is not None:
+            return layout
     return None
 
 
-def _proposal(before: Layout, after: Layout, plan: Plan, verdict: Verdict) -> Proposal:
+def _fastest_of(
+    case: Case, fixed: Fixed, memory_ratio: float, rejected: list[Layout]
+) -> Layout | None:
+    """The fastest layout of a search that fits over the devices of its chips.
+
+    The search counts chips. Where a chip is two devices, which hold some arrays twice, it is
+    repeated with less memory until what it finds fits.
+    """
+    allowed = 1 / memory_ratio
+    for _ in range(MAX_SEARCHES):
+        system = scaled(case.system, {"hbm": allowed})
+        try:
+            candidates = rank.rank(case.model, system, case.job, case.cal, fixed).candidates
+        except NoPlan:
+            return None
+        layouts = [c.layout for c in candidates if c.fits and c.layout not in rejected]
+        if not layouts:
+            return None
+        needed = [_memory_share(case, layout) * memory_ratio for layout in layouts]
+        for layout, share in zip(layouts, needed, strict=True):
+            if share <= 1:
+                return layout
+        if math.isinf(min(needed)):
+            return None
+        allowed /= min(needed)
+    return None
+
+
+def _proposal(before: Layout, plan: Plan) -> Proposal:
+    """A proposal that was not checked yet."""
     return Proposal(
-        change=describe_change(before, after),
+        change=describe_change(before, plan.layout),
         command=plan_command(plan),
-        planned_bytes=plan.memory.total,
-        compiled_bytes=verdict.compiled_peak_bytes,
+        planned_bytes=plan_over_devices(plan)[0].memory.total,
+        compiled_bytes=None,
         step_s=plan.step,
-        verdict=verdict.verdict,
+        verdict="",
     )
 
 
@@ -135,35 +183,56 @@ def _layout_options(layout: Layout) -> dict[str, int | str]:
         "n_microbatches": layout.n_microbatches,
         "zero": layout.zero,
         "schedule": layout.schedule,
+        "context_kind": layout.context_kind,
         "loss_chunks": layout.loss_chunks,
     }
 
 
 def plan_command(plan: Plan) -> str:
-    """The command line that makes the same plan."""
-    strategy = plan.strategy
-    workload = plan.workload
-    mesh: dict[str, int | str] = {role: n for role, n in strategy.mesh.items() if n > 1}
+    """The command line that makes the same plan; "" if its options cannot express the plan."""
+    job = plan.job
+    layout = plan.layout
+    # What `shardwise plan` assumes for the parts of a job that have no option.
+    expressible = Train(
+        batch=job.batch,
+        seq=job.seq,
+        tokens=job.tokens,
+        weights=weight_dtype_for(job.compute),
+        compute=job.compute,
+        optimizer=job.optimizer,
+        remat=job.remat,
+        reduce=job.reduce,
+        overlap=job.overlap,
+        offload=job.offload,
+    )
+    is_whole = layout.remat_layers is None and layout.offload_layers is None
+    if job != expressible or not is_whole or layout.policy not in REMAT_WORDS:
+        return ""
+    mesh: dict[str, int | str | None] = {role: n for role, n in layout.sizes.items() if n > 1}
     mesh = mesh or {"data": 1}
-    mesh |= {"zero": strategy.zero, "micro_batch": strategy.micro_batch}
-    if strategy.is_pipelined:
-        mesh |= {"schedule": strategy.schedule, "virtual": strategy.virtual}
-    if strategy.loss_chunks > 1:
-        mesh["loss_chunks"] = strategy.loss_chunks
-    mesh_text = ",".join(f"{name}={value}" for name, value in mesh.items())
-    precision = strategy.precision
+    mesh |= {"zero": layout.zero, "micro_batch": layout.micro_batch}
+    if layout.is_pipelined:
+        mesh |= {"schedule": layout.schedule, "virtual": layout.virtual}
+    if layout.mesh.context > 1:
+        mesh["context_kind"] = layout.context_kind
+    if layout.loss_chunks > 1:
+        mesh["loss_chunks"] = layout.loss_chunks
+    mesh["expert_tensor"] = layout.expert_tensor
     options = {
-        "remat": strategy.remat,
-        "dtype": precision["compute"] or "bf16",
-        "optimizer": workload.optimizer,
-        "reduce": precision["reduce"],
-        "offload": ",".join(strategy.offload),
+        "tokens": f"{job.tokens:.0f}" if job.tokens else "",
+        "mesh": ",".join(f"{name}={value}" for name, value in mesh.items() if value is not None),
+        "remat": layout.policy,
+        "dtype": job.compute,
+        "optimizer": job.optimizer,
+        "reduce": job.reduce,
+        "overlap": ",".join(job.overlap),
+        "offload": ",".join(job.offload),
     }
-    if precision["reduce"] == precision["gradients"]:
-        options["reduce"] = ""
     words = ["shardwise plan", plan.model.name, plan.hardware.name]
-    words.append(f"--train --batch {workload.batch}x{workload.seq} --mesh {mesh_text}")
+    words.append(f"--train --batch {job.batch}x{job.seq}")
     for name, option in options.items():
         if option and option != COMMAND_DEFAULTS.get(name):
             words.append(f"--{name} {option}")
+    if plan.estimate.rates.name == PEAK.name:
+        words.append("--peak")
     return " ".join(words)

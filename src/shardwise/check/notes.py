@@ -3,21 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from shardwise import units
-from shardwise.check.compiling.result import Failure, OutOfMemory
+from shardwise.check.compiling.result import (
+    Failure,
+    Killed,
+    MemoryLimit,
+    OutOfMemory,
+    Timeout,
+)
+from shardwise.check.compiling.targets import Target
 from shardwise.check.verdict import CompiledNumbers
-from shardwise.errors import BadInput, CheckFailed
+from shardwise.errors import BadInput, NoAnswer
 from shardwise.plan.schema.common import Operation
 
 CPU_NOTE = "It widens bf16 to fp32: bytes of collectives are up to twice those of the chip."
+LESS_TO_COMPILE = "A training plan compiles faster with --layers 1,2, or --on a smaller machine."
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."
 
 
-def compile_error(failure: Failure) -> CheckFailed:
+def compile_error(failure: Failure) -> NoAnswer:
     """The error for a failure of the compiler, with the compiler's message."""
-    text = getattr(failure, "text", "") or str(failure)
-    return CheckFailed(f"the compiler failed ({type(failure).__name__}): {text[:600]}")
+    match failure:
+        case Timeout():
+            text = (
+                f"compiling takes longer than {units.show_seconds(failure.limit_s)} (it was "
+                f"{failure.stage}). Give it more with --timeout, as --timeout 1h. {LESS_TO_COMPILE}"
+            )
+        case MemoryLimit():
+            text = (
+                f"compiling takes more than {units.show_gib(failure.limit)} of this machine's "
+                f"memory (it was {failure.stage}). Give it more with --memory, as --memory 32GiB. "
+                f"{LESS_TO_COMPILE}"
+            )
+        case Killed():
+            text = (
+                f"the system killed the compiler's process while it was {failure.stage}, as it "
+                f"does when memory runs out: compile where more is free. {LESS_TO_COMPILE}"
+            )
+        case _:
+            text = f"the compiler failed ({type(failure).__name__}): {failure.text[:600]}"
+    return NoAnswer(text)
+
+
+def refuse_trace(trace: str | Path | None, target: Target) -> None:
+    """Refuse a timeline that could not be written, before the program is compiled.
+
+    Raises:
+        BadInput: the folder of `trace` is missing, or the compiler is not the chip's own.
+    """
+    if trace is None:
+        return
+    folder = Path(trace).parent
+    if not folder.is_dir():
+        raise BadInput(f"--trace {trace}: there is no folder {folder}.")
+    if Path(trace).is_dir():
+        raise BadInput(f"--trace {trace} is a folder. Name a file, as {trace}/step.json.gz.")
+    if target.platform == "cpu":
+        raise BadInput(
+            f"--trace {trace}: the CPU's compiler gives no timeline of {target.name}. {target.note}"
+        )
+
+
+def required_memory(
+    failure: OutOfMemory | None, compiled: CompiledNumbers | None, devices_per_chip: int = 1
+) -> float | None:
+    """Bytes that a chip needs: of the compiled program, else as the compiler's failure says."""
+    if compiled and compiled.peak_bytes:
+        return compiled.peak_bytes
+    if failure and failure.required:
+        return failure.required * devices_per_chip
+    return None
 
 
 def memory_note(
@@ -27,10 +84,9 @@ def memory_note(
 
     If either number is unknown, the first line of the compiler's message instead.
     """
-    required = compiled.peak_bytes if compiled else None
+    required = required_memory(failure, compiled, devices_per_chip)
     available = compiled.capacity_bytes if compiled else None
     if failure:
-        required = required or (failure.required or 0) * devices_per_chip
         available = (failure.available or 0) * devices_per_chip or available
     if not required or not available:
         return first_line(failure)

@@ -20,12 +20,15 @@ class CompileOptions:
         on_stage: called with the stage of a compile and the seconds since its start.
         collectives: who chooses the collectives of a training step, one of
             `runtime.program.COLLECTIVES`.
+        explain: whether a program that does not fit is compiled again, to show what fills the
+            memory.
     """
 
     limits: Limits | None = None
     cache: bool = True
     on_stage: OnStage | None = None
     collectives: str = "plan"
+    explain: bool = True
 
     def __post_init__(self) -> None:
         if self.collectives not in COLLECTIVES:

@@ -9,6 +9,7 @@ from pathlib import Path
 from shardwise import units
 from shardwise.check import comparison
 from shardwise.check.array_names import describe_unplanned, largest_arrays
+from shardwise.check.causes import slower_parts, timed_parts
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -21,8 +22,16 @@ from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.process import compile_job
 from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.compiling.targets import Target
+from shardwise.check.deviations import judge
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import CPU_NOTE, compile_error, first_line, require_joined_bytes
+from shardwise.check.notes import (
+    CPU_NOTE,
+    compile_error,
+    first_line,
+    refuse_trace,
+    require_joined_bytes,
+    required_memory,
+)
 from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers, Verdict
 from shardwise.hardware import System
@@ -36,17 +45,6 @@ STEP_BUILDER = "shardwise.runtime.serving.programs:{}_step"  # {}: decode or pre
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HbmBytes:
-    """HBM bytes that a chip reads and writes in a step.
-
-    `compiled` is None if the compiler is not the chip's own.
-    """
-
-    planned: float
-    compiled: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingVerdict:
     """The compiler's verdicts on the two steps of a serving plan.
 
@@ -54,15 +52,12 @@ class ServingVerdict:
         decode: verdict on the decode step, which generates one token for each sequence.
         prefill: verdict on the prefill step, which reads prompts; its memory includes the KV cache
             of the engine that runs it.
-        decode_hbm, prefill_hbm: HBM traffic of each step.
     """
 
     name: str
     hardware: str
     decode: Verdict
     prefill: Verdict
-    decode_hbm: HbmBytes
-    prefill_hbm: HbmBytes
 
     @property
     def passed(self) -> bool:
@@ -80,21 +75,22 @@ def check_serving(
 
     Raises:
         BadInput: the runtime does not support the plan; the message says which part.
-        CheckFailed: the compiler failed for another reason than memory.
+        NoAnswer: the compiler failed for another reason than memory, or exceeded a limit.
         MissingExtra: no compiler is installed.
     """
     require_joined_bytes(plan.operations)
     deployment = rebuild(plan)[1]
     prefill_server = deployment.reader or deployment.server
     systems = {"decode": deployment.server.system, "prefill": prefill_server.system}
+    refuse_trace(trace, choose_target(systems["decode"]))
     verdicts: dict[str, Verdict] = {}
-    hbm_bytes: dict[str, HbmBytes] = {}
     for step in STEPS:
         job = Job(
             target=choose_target(systems[step]),
             builder=STEP_BUILDER.format(step),
             arguments={"plan": encode(plan).decode()},
             cache_path=options.cache_path,
+            self_contained=True,
         )
         result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
         program = _analyze(result, systems[step])
@@ -103,17 +99,11 @@ def check_serving(
             write_timeline(program, trace, title)
         failure = result if isinstance(result, OutOfMemory) else None
         verdicts[step] = _verdict(plan, step, systems[step], job.target, program, failure)
-        hbm_bytes[step] = HbmBytes(
-            planned=sum(op.hbm_bytes for op in _operations(plan, step)),
-            compiled=program.hbm_bytes if program and job.target.proves_memory else None,
-        )
     return ServingVerdict(
         name=plan.model.name,
         hardware=plan.hardware.name,
         decode=verdicts["decode"],
         prefill=verdicts["prefill"],
-        decode_hbm=hbm_bytes["decode"],
-        prefill_hbm=hbm_bytes["prefill"],
     )
 
 
@@ -121,7 +111,7 @@ def _analyze(result: Compiled | Failure, system: System) -> AnalyzedProgram | No
     """Analyze the compiled program; None if it does not fit and was therefore not compiled.
 
     Raises:
-        CheckFailed: the compiler failed for another reason than memory.
+        NoAnswer: the compiler failed for another reason than memory, or exceeded a limit.
     """
     if isinstance(result, OutOfMemory):
         return analyze_program(result.program, system) if result.program else None
@@ -156,14 +146,16 @@ def _verdict(
         xla_flags=(),
     )
     if program is None:
-        return verdict
+        return replace(verdict, required_bytes=required_memory(failure, None))
     arrays = peak_arrays(program, describe_unplanned)
     rows: tuple[CheckedCollective, ...] = ()
     if not failure:
         rows = _collectives(plan, step, program)
+    compiled = compiled_numbers(program, arrays)
     verdict = replace(
         verdict,
-        compiled=compiled_numbers(program, arrays),
+        compiled=compiled,
+        required_bytes=required_memory(failure, compiled),
         collectives=rows,
         differences=tuple(_differences(plan, step, program, rows)),
         largest=largest_arrays(arrays, ("arguments",)),
@@ -173,14 +165,11 @@ def _verdict(
     fits = program.compiled.fits
     if failure or fits is False:
         return verdict
-    missing_roles = comparison.missing_roles(rows)
-    if missing_roles:
-        note = f"{', '.join(missing_roles)}: planned, but not in the program."
-        return replace(verdict, fits=fits, verdict="collectives missing", note=note)
     note = target.note
     if target.platform == "cpu":
         note = f"{note} {CPU_NOTE}".strip()
-    return replace(verdict, fits=fits, verdict="proved", note=note)
+    causes = slower_parts(_operations(plan, step), timed_parts(program))
+    return judge(replace(verdict, fits=fits, note=note), causes)
 
 
 def _operations(plan: ServingPlan, step: str) -> list[Operation]:
@@ -195,8 +184,13 @@ def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
     if step == "prefill":
         memory = estimate.prefill_memory_bytes_per_chip or memory
         step_s = estimate.prefill.step_s
-    flops = sum(op.flops for op in _operations(plan, step))
-    return PlannedNumbers(peak_bytes=memory.total, flops=flops, step_s=step_s)
+    step_operations = _operations(plan, step)
+    return PlannedNumbers(
+        peak_bytes=memory.total,
+        flops=sum(op.flops for op in step_operations),
+        hbm_bytes=sum(op.hbm_bytes for op in step_operations),
+        step_s=step_s,
+    )
 
 
 def _collectives(

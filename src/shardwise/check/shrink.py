@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from shardwise.check.causes import TimedParts
 from shardwise.check.options import CompileOptions
 from shardwise.check.training import CompiledStep, compile_step, make_verdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, CompiledSeconds, Verdict
@@ -153,8 +154,20 @@ def _extrapolate(
         ),
         attention_flops=linear(lambda step: step.attention_flops),
         recomputed_flops=linear(lambda step: step.recomputed_flops),
+        parts=_extrapolate_parts(total.parts, deeper.parts, base.parts, factor),
         arrays=(),
     )
+
+
+def _extrapolate_parts(
+    total: TimedParts, deeper: TimedParts, base: TimedParts, factor: float
+) -> TimedParts:
+    tables = (total.seconds, deeper.seconds, base.seconds)
+    seconds = {
+        part: _linear([table.get(part, 0.0) for table in tables], factor)
+        for part in {**tables[0], **tables[1], **tables[2]}
+    }
+    return TimedParts(seconds=seconds, details={**deeper.details, **total.details})
 
 
 def _extrapolate_numbers(
@@ -183,7 +196,9 @@ def _extrapolate_numbers(
             cycles = linear(lambda numbers: _seconds(numbers).cycles or 0.0)
         roofline = linear(lambda numbers: _seconds(numbers).roofline)
         seconds = CompiledSeconds(cycles=cycles, roofline=roofline)
-    peak_bytes = temporaries_bytes = host_bytes = None
+    peak_bytes = temporaries_bytes = host_bytes = hbm_bytes = None
+    if total.hbm_bytes is not None:
+        hbm_bytes = linear(lambda numbers: numbers.hbm_bytes or 0.0)
     if total.peak_bytes is not None:
         peak_bytes = round(linear(lambda numbers: numbers.peak_bytes or 0))
         temporaries_bytes = round(linear(lambda numbers: numbers.temporaries_bytes or 0))
@@ -196,6 +211,7 @@ def _extrapolate_numbers(
         host_bytes=host_bytes,
         capacity_bytes=total.capacity_bytes,
         flops=linear(lambda numbers: numbers.flops),
+        hbm_bytes=hbm_bytes,
         step_s=seconds,
         exposed_s=by_key(lambda numbers: numbers.exposed_s),
         by_category={category: round(n_bytes) for category, n_bytes in by_category.items()},

@@ -12,6 +12,7 @@ from shardwise.check.array_names import (
     argument_category,
     largest_arrays,
 )
+from shardwise.check.causes import TimedParts, slower_parts, timed_parts
 from shardwise.check.compiled_costs import (
     AnalyzedProgram,
     analyze_program,
@@ -24,13 +25,16 @@ from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.process import compile_job
 from shardwise.check.compiling.result import Compiled, OutOfMemory
 from shardwise.check.compiling.targets import Target
+from shardwise.check.deviations import judge
 from shardwise.check.device_view import chip_collectives, plan_over_devices
 from shardwise.check.notes import (
     CPU_NOTE,
     GPU_NOTE,
     compile_error,
     memory_note,
+    refuse_trace,
     require_joined_bytes,
+    required_memory,
 )
 from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import (
@@ -63,6 +67,7 @@ class CompiledStep:
         collectives: totals of planned and compiled collectives, by role and kind.
         attention_flops: FLOPs of attention kernels on one chip.
         recomputed_flops: FLOPs on one chip that the compiler recomputes to save memory.
+        parts: seconds of the step by part.
         arrays: all arrays that are live on one device at the peak.
         fits: whether one device has enough memory; None if the compiler cannot tell.
         failure: the compiler's error if the memory is too small.
@@ -74,6 +79,7 @@ class CompiledStep:
     collectives: tuple[CheckedCollective, ...]
     attention_flops: float
     recomputed_flops: float
+    parts: TimedParts
     arrays: tuple[PeakArray, ...]
     fits: bool | None
     failure: OutOfMemory | None = None
@@ -89,10 +95,12 @@ def check_plan(
         note: text to put before the verdict's note.
 
     Raises:
-        BadInput: the runtime does not support the plan; the message says which part.
-        CheckFailed: the compiler failed for another reason than memory.
+        BadInput: the runtime does not support the plan, and the message says which part; or the
+            trace cannot be written.
+        NoAnswer: the compiler failed for another reason than memory, or exceeded a limit.
         MissingExtra: no compiler is installed.
     """
+    refuse_trace(trace, choose_target(rebuild(plan).system))
     step = compile_step(plan, options)
     if trace is not None and step.program is not None and not step.failure:
         write_timeline(step.program, trace, f"{plan.model.name} on {plan.hardware.name}")
@@ -116,7 +124,9 @@ def compile_step(plan: Plan, options: CompileOptions) -> CompiledStep:
         builder=TRAIN_STEP,
         arguments={"plan": encode(plan).decode(), "collectives": options.collectives},
         options=xla_options,
+        explain=options.explain,
         cache_path=options.cache_path,
+        self_contained=True,
     )
     result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
     if isinstance(result, OutOfMemory):
@@ -141,6 +151,7 @@ def _compiled_step(
             collectives=(),
             attention_flops=0.0,
             recomputed_flops=0.0,
+            parts=TimedParts(),
             arrays=(),
             fits=False,
             failure=failure,
@@ -161,6 +172,7 @@ def _compiled_step(
         collectives=collectives,
         attention_flops=devices_per_chip * program.attention_flops,
         recomputed_flops=devices_per_chip * program.recomputed_flops,
+        parts=timed_parts(program),
         arrays=arrays,
         fits=False if failure else compiled.fits,
         failure=failure,
@@ -185,25 +197,20 @@ def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
     """
     plan, device_note = plan_over_devices(plan)
     target = step.target
-    missing_roles = comparison.missing_roles(step.collectives)
-    outcome = "proved"
     notes = [note, target.note, device_note]
     if target.platform == "cpu":
         notes.append(CPU_NOTE)
     if target.platform == "gpu":
         notes.append(GPU_NOTE)
+    required_bytes = required_memory(step.failure, step.numbers, target.devices_per_chip)
     if step.fits is False:
-        outcome = "does not fit"
         notes.insert(0, memory_note(step.failure, step.numbers, target.devices_per_chip))
-    elif missing_roles:
-        outcome = "collectives missing"
-        notes.insert(0, f"{', '.join(missing_roles)}: planned, but not in the program.")
     verdict = Verdict(
         name=plan.model.name,
         hardware=plan.hardware.name,
         compiler=target.platform,
         fits=step.fits,
-        verdict=outcome,
+        verdict="",
         note=" ".join(filter(None, notes)),
         planned=comparison.planned_numbers(plan),
         compiled=step.numbers,
@@ -213,7 +220,10 @@ def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:
         xla_flags=(),
         compile_s=0.0,
         versions={},
+        required_bytes=required_bytes,
     )
+    idle_share = plan.estimate.bubble_fraction
+    verdict = judge(verdict, slower_parts(plan.operations, step.parts, idle_share))
     if step.program is None:
         return verdict
     compiled = step.program.compiled

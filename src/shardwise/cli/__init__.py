@@ -2,7 +2,7 @@
 
 Only the module of the verb is imported, so that `--help` and small answers are fast. Answers go to
 stdout, everything else to stderr. Exit codes: 0 for an answer, 1 for a bug, 2 for bad input, 3 if
-nothing satisfies the request, 4 if a check failed. Level 13.
+nothing satisfies the request, 4 if a check failed, 5 if it has no answer. Level 13.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -71,6 +72,11 @@ def broken(devices: np.ndarray[Any, Any]) -> Program:
 def crashing(devices: np.ndarray[Any, Any]) -> Program:
     print("about to crash", flush=True)
     os._exit(7)
+
+
+def killed(devices: np.ndarray[Any, Any]) -> Program:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return matmul(devices)
 
 
 def sleeping(devices: np.ndarray[Any, Any]) -> Program:

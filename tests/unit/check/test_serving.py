@@ -36,9 +36,12 @@ def verdict(tmp_path_factory: pytest.TempPathFactory) -> ServingVerdict:
 
 @needs_tpu
 @pytest.mark.parametrize("step", ["decode", "prefill"])
-def test_both_steps_are_proved(verdict: ServingVerdict, step: str) -> None:
+def test_both_steps_send_what_is_planned(verdict: ServingVerdict, step: str) -> None:
     found = getattr(verdict, step)
-    assert (found.compiler, found.verdict, found.fits) == ("tpu", "proved", True)
+    assert (found.compiler, found.fits, found.sends_as_planned) == ("tpu", True, True)
+    # Of so small a model what plans leave out counts: scales of weights, sums of the sampling.
+    assert found.verdict == "differs"
+    assert {"memory", "time"} <= {deviation.quantity for deviation in found.deviations}
     rows = {(r.role, r.kind): r for r in found.collectives}
     sums = rows["tensor", "all_reduce"]
     assert sums.compiled_n == sums.planned_n == 2 * MODEL.n_layers + 1
@@ -65,18 +68,18 @@ def test_products_are_as_planned_and_caches_stay_in_place(verdict: ServingVerdic
     assert decode is not None
     assert decode.temporaries_bytes is not None
     assert decode.temporaries_bytes < caches / 2
-    assert verdict.decode_hbm.compiled is not None
+    assert decode.hbm_bytes is not None
 
 
 @needs_tpu
 def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     planned(tensor=2).save(str(path))
-    assert main(["check", str(path), "--no-cache"]) == 0
+    assert main(["check", str(path), "--no-cache"]) == 4
     told = " ".join(capsys.readouterr().out.split())
     assert "the decode step of" in told
     assert "the prefill step of" in told
-    assert "traffic per chip and step" in told
+    assert "HBM traffic" in told
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:

@@ -22,7 +22,7 @@ def checked(fixed: dict[str, int | str]) -> Verdict:
 def test_optimizer_state_dealt_out_over_slices() -> None:
     """ZeRO 1 over chips of both slices: sums inside a slice go first, a quarter crosses."""
     found = checked({"data": 8, "zero": 1})
-    assert (found.compiler, found.verdict, found.fits) == ("tpu", "proved", True)
+    assert (found.compiler, found.fits, found.sends_as_planned) == ("tpu", True, True)
     rows = {(r.role, r.kind): r for r in found.collectives}
     for kind in ("reduce_scatter", "all_gather"):
         row = rows["data", kind]
@@ -37,7 +37,8 @@ def test_optimizer_state_dealt_out_over_slices() -> None:
 @pytest.mark.oracle
 def test_gradients_of_weights_that_slices_copy() -> None:
     found = checked({"data": 2, "fsdp": 4})
-    assert found.verdict == "proved"
+    assert found.fits
+    assert found.sends_as_planned
     row = next(r for r in found.collectives if (r.role, r.kind) == ("data", "all_reduce"))
     assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=0.02)
     assert row.asynchronous > 0.9
@@ -52,7 +53,8 @@ def test_gradients_that_cross_in_int8_and_tokens_that_pass_under_products() -> N
     job = dataclasses.replace(JOB, reduce="int8", overlap=("tp_comm",))
     fixed: dict[str, int | str] = {"data": 2, "fsdp": 2, "tensor": 2}
     found = sw.check(sw.plan(MODEL, sw.hardware("v5e:2x2*2"), job, fixed), cache=False)
-    assert found.verdict == "proved"
+    assert found.fits
+    assert found.sends_as_planned
     rows = {(r.role, r.kind): r for r in found.collectives}
     for key in (("data", "all_to_all"), ("data", "all_gather"), ("tensor", "permute")):
         assert rows[key].planned_bytes > 0

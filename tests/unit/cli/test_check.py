@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
+from shardwise.check import training
+from shardwise.check.user import api
 from tests.golden.terminal import run
 from tests.unit.check.compilers import needs
 
@@ -86,6 +88,9 @@ def test_what_is_wrong_with_a_function(mine: Path, args: tuple[str, ...], words:
         (("plan.json", "--collectives", "gspmd"), 'unknown chooser of collectives "gspmd"'),
         (("plan.json", "--args", "a:b"), "--args is for a function"),
         (("plan.json", "--save", "x.json"), "Add --fix"),
+        (("plan.json", "--fix", "--save", "nowhere/x.json"), "there is no folder nowhere"),
+        (("plan.json", "--timeout", "60"), '--timeout "60" has no unit'),
+        (("plan.json", "--memory", "much"), "--memory"),
         (("plan.json", "--layers", "2"), "write two numbers"),
         (("plan.json", "--layers", "2,1"), "the smaller first"),
         (("nothing.json",), "nothing.json"),
@@ -104,6 +109,58 @@ def test_a_plan_on_the_compiler_that_stands_in(mine: Path) -> None:
     plan.save("plan.json")
     said = run("check", "plan.json")
     assert (said.code, said.err) == (0, "")
-    assert "memory is not checked" in said.out.replace("\n", " ")
+    assert "memory and time are not checked" in said.out.replace("\n", " ")
     assert max(map(len, said.out.splitlines())) <= 80
-    assert run("check", "plan.json", "--trace", "step.json").code == 4
+    refused = run("check", "plan.json", "--trace", "step.json")
+    assert refused.code == 2
+    assert "gives no timeline" in refused.err
+
+
+@needs("tpu")
+def test_a_trace_into_no_folder_is_refused_before_the_compile(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_plan(mine)
+    monkeypatch.setattr(api, "compile_job", no_compile)
+    monkeypatch.setattr(training, "compile_job", no_compile)
+    for subject in (("plan.json",), ("mymodule:train_step", "--on", "v5e:2x2")):
+        said = run("check", *subject, "--trace", "nowhere/step.json")
+        assert said.code == 2
+        assert "there is no folder nowhere" in said.err
+
+
+def no_compile(*args: object, **more: object) -> None:
+    raise AssertionError("it was compiled")
+
+
+def save_plan(folder: Path) -> None:
+    model = sw.model(f"llama3-8b,{SMALL}")
+    plan = sw.plan(model, sw.hardware("v5e:2x2"), sw.Train(batch=8, seq=32), {"fsdp": 4})
+    plan.save(str(folder / "plan.json"))
+
+
+@needs("tpu")
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--timeout", "1us"), "takes longer than 1.00 us"),
+        (("--memory", "1MB"), "takes more than 977 KiB of this machine's memory"),
+    ],
+)
+def test_a_limit_that_ends_the_compile_is_no_answer(
+    mine: Path, args: tuple[str, str], words: str
+) -> None:
+    save_plan(mine)
+    said = run("check", "plan.json", *args)
+    assert (said.code, said.out) == (5, "")
+    message = said.err.replace("\n  ", " ")
+    assert words in message
+    assert f"Give it more with {args[0]}" in message
+
+
+def test_no_fix_of_a_serving_plan(mine: Path) -> None:
+    job = sw.Serve(context=256, batch=8)
+    sw.plan(sw.model(f"llama3-8b,{SMALL}"), sw.hardware("v5e:2x2"), job).save("plan.json")
+    said = run("check", "plan.json", "--fix")
+    assert said.code == 2
+    assert "--fix is for training plans" in said.err

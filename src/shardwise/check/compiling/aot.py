@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import importlib.metadata
-import os
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -31,14 +29,8 @@ from shardwise.check.compiling.targets import Target
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
-# Packages whose versions together identify the compiler.
-_PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")
-
 # The TPU's compiler accepts boolean options as text; the GPU's does not.
 _BOOLEAN = {"true": True, "false": False}
-
-# Environment variables that the compilers read and a user may set.
-_ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 def target_devices(target: Target) -> np.ndarray[Any, Any]:
@@ -69,6 +61,7 @@ def compile_program(
     explain: bool = True,
     cache_path: str = "",
     set_stage: Callable[[str], None] = lambda stage: None,
+    before_explaining: Callable[[Failure], None] = lambda failure: None,
 ) -> Compiled | Failure:
     """Build, lower and compile a program, or read it from the cache.
 
@@ -79,6 +72,7 @@ def compile_program(
             show what fills the memory.
         cache_path: the folder of the cache; "" to use none.
         set_stage: called with the name of each stage when it begins.
+        before_explaining: called with the failure that a second compile is going to explain.
 
     Raises:
         ShardwiseError: raised by `build` itself.
@@ -103,7 +97,11 @@ def compile_program(
         failure = classify(error, stage)
         if not isinstance(failure, OutOfMemory) or target.platform != "tpu" or not explain:
             return failure
-        compiled = compile_once({**options, COMPILE_ANYWAY: "true"}, "explaining")
+        before_explaining(failure)
+        try:
+            compiled = compile_once({**options, COMPILE_ANYWAY: "true"}, "explaining")
+        except Exception:  # that it does not fit is known, whatever the explanation meets
+            return failure
         # It may fit after all, if the user gave the chip more memory than the compiler assumes.
         return compiled if compiled.fits else replace(failure, program=compiled)
     if compiled.fits is False and target.memory_bytes:
@@ -125,9 +123,12 @@ def _compile_cached(
     options: dict[str, str],
     stage: str,
 ) -> Compiled:
-    key = cache_key(lowered, program, target, options) if cache_path else ""
-    if cache_path and (cached := cache.read(Path(cache_path), key)):
-        return cached
+    key = ""
+    if cache_path:
+        key = cache_key(lowered, program, target, options)
+        cached = cache.read(Path(cache_path), key)
+        if isinstance(cached, Compiled):
+            return cached
     set_stage(stage)
     compiled = compile_lowered(lowered, program, target, options, lower_s)
     if cache_path:
@@ -159,9 +160,9 @@ def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[s
             repr(list(program.mesh.shape.items())),
             repr(devices),
             repr(sorted(options.items())),
-            repr(sorted(versions().items())),
+            repr(sorted(cache.versions().items())),
             repr(sorted((name, repr(value)) for name, value in jax.config.values.items())),
-            repr([os.environ.get(name) for name in _ENVIRONMENT]),
+            repr(cache.compiler_environment()),
         )
     )
 
@@ -199,17 +200,6 @@ def _memory_statistics(stats: Any) -> Memory:
     )
 
 
-def versions() -> dict[str, str]:
-    """Versions of the installed compiler packages."""
-    installed = {}
-    for package in _PACKAGES:
-        try:
-            installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
-
-
 def compile_lowered(
     lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
 ) -> Compiled:
@@ -228,7 +218,7 @@ def compile_lowered(
         memory=_memory_statistics(executable.memory_analysis()),
         cost=_cost_totals(executable.cost_analysis() or {}),
         options=options,
-        versions=versions(),
+        versions=cache.versions(),
         lower_s=lower_s,
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,

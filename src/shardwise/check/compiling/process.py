@@ -10,19 +10,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from shardwise import errors
-from shardwise.check.compiling.job import LOG, RESULT, STAGE, STAGES, Job, write_job
+from shardwise.check.compiling import cache
+from shardwise.check.compiling.job import Job, Report, write_job
 from shardwise.check.compiling.result import (
     Compiled,
     Failure,
+    Killed,
     MemoryLimit,
     OtherFailure,
+    OutOfMemory,
     Refused,
     Timeout,
-    decode,
 )
 
 # Environment variables that keep the TPU's compiler from querying the network, logging, and
@@ -43,7 +46,9 @@ _JAX_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "fal
 _POLL_S = 0.05  # seconds between two looks at the process
 _LOG_BYTES = 4000  # bytes at the end of the log that a failure quotes
 
-OnStage = Callable[[str, float], None]  # called with a stage of `STAGES` and seconds since start
+OnStage = Callable[
+    [str, float], None
+]  # called with a stage of `job.STAGES` and seconds since start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,31 +67,58 @@ def compile_job(
     Args:
         job: the program and the target.
         limits: defaults to `Limits()`.
-        on_stage: called several times per second with the stage (of `STAGES`) and the seconds since
-            the start.
+        on_stage: called several times per second with the stage (of `job.STAGES`) and the seconds
+            since the start.
 
     Raises:
         ShardwiseError: the error that the builder raised, with its own class (`BadInput`, ...).
     """
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as name:
-        folder = Path(name)
-        write_job(folder, job)
-        with (folder / LOG).open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "shardwise.check.compiling.worker", name],
-                env=_process_environment(job),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    if not (job.cache_path and job.self_contained):
+        return _compile(job, limits or Limits(), on_stage)
+    folder = Path(job.cache_path)
+    key = cache.job_key(job)
+    result: Compiled | Failure | None = cache.read(folder, key)
+    if result is None:
+        result = _compile(replace(job, cache_path=""), limits or Limits(), on_stage)
+        if isinstance(result, Compiled) or (
+            isinstance(result, OutOfMemory) and (result.program or not job.explain)
+        ):
+            cache.write(folder, key, result)
+    return result
+
+
+def _compile(job: Job, limits: Limits, on_stage: OnStage | None) -> Compiled | Failure:
+    """Compile in a new process.
+
+    The two processes share files without names, so that nothing is left of them if both are killed.
+    """
+    with (
+        tempfile.TemporaryFile() as job_file,
+        tempfile.TemporaryFile() as report_file,
+        tempfile.TemporaryFile() as log,
+    ):
+        write_job(job_file, job)
+        words = ["-P", "-m", "shardwise.check.compiling.worker"]
+        process = subprocess.Popen(
+            [sys.executable, *words, str(os.getpid()), str(report_file.fileno())],
+            env=_process_environment(job),
+            stdin=job_file,
+            stdout=log,
+            stderr=log,
+            pass_fds=[report_file.fileno()],
+            start_new_session=True,
+        )
+        report = Report(report_file)
         try:
-            failure = _watch(process, folder, limits or Limits(), on_stage)
+            failure = _watch(process, report, limits, on_stage)
         finally:
             _kill(process)
-        result = failure or _read_result(process, folder)
+        stage, result = report.read()
+        if result is None:
+            return failure or _ended_early(process, stage, log)
     if isinstance(result, Refused):
         raise getattr(errors, result.error, errors.BadInput)(*result.problems)
+    # It stands even if a limit ended the process afterwards, while it compiled an explanation.
     return result
 
 
@@ -101,13 +133,13 @@ def _process_environment(job: Job) -> dict[str, str]:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], folder: Path, limits: Limits, on_stage: OnStage | None
+    process: subprocess.Popen[bytes], report: Report, limits: Limits, on_stage: OnStage | None
 ) -> Failure | None:
     """Wait for the process to end; return a failure if it exceeds a limit first."""
     start = time.monotonic()
     while process.poll() is None:
         elapsed = time.monotonic() - start
-        stage = _read_stage(folder)
+        stage, _ = report.read()
         if on_stage:
             on_stage(stage, elapsed)
         if elapsed > limits.wall_s:
@@ -118,14 +150,6 @@ def _watch(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
     return None
-
-
-def _read_stage(folder: Path) -> str:
-    try:
-        text = (folder / STAGE).read_text()
-    except OSError:
-        text = ""
-    return text if text in STAGES else STAGES[0]
 
 
 def _rss_bytes(pid: int) -> int:
@@ -144,10 +168,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read_result(process: subprocess.Popen[bytes], folder: Path) -> Compiled | Failure | Refused:
-    path = folder / RESULT
-    if path.exists():
-        return decode(path.read_bytes())
-    log = (folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip()
-    text = f"the compiler's process exited with code {process.returncode}.\n{log}"
-    return OtherFailure(stage=_read_stage(folder), text=text.strip())
+def _ended_early(process: subprocess.Popen[bytes], stage: str, log: BinaryIO) -> Failure:
+    """The failure of a process that ended without a result, with the last words of its log."""
+    if process.returncode == -signal.SIGKILL:
+        return Killed(stage=stage)
+    log.seek(0)
+    last_words = log.read()[-_LOG_BYTES:].decode(errors="replace").strip()
+    text = f"the compiler's process exited with code {process.returncode}.\n{last_words}"
+    return OtherFailure(stage=stage, text=text.strip())

@@ -206,6 +206,13 @@ class MemoryLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """The system killed the compiling process, as it does when memory runs out."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFailure:
     """Any other failure, with its message."""
 
@@ -214,7 +221,14 @@ class OtherFailure:
 
 
 Failure = (
-    OutOfMemory | VmemOverflow | BadOption | ShardingError | Timeout | MemoryLimit | OtherFailure
+    OutOfMemory
+    | VmemOverflow
+    | BadOption
+    | ShardingError
+    | Timeout
+    | MemoryLimit
+    | Killed
+    | OtherFailure
 )
 
 

@@ -16,9 +16,10 @@ from shardwise.check.compiled_costs import (
     peak_arrays,
     write_timeline,
 )
-from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
+from shardwise.check.compiling.environment import choose_target
+from shardwise.check.compiling.result import Compiled, Failure, OtherFailure, OutOfMemory
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import GPU_NOTE, compile_error, memory_note
+from shardwise.check.notes import GPU_NOTE, compile_error, memory_note, refuse_trace
 from shardwise.check.options import CompileOptions
 from shardwise.check.user.api import compile_function, compile_named
 from shardwise.check.verdict import CompiledNumbers, PeakArray
@@ -92,6 +93,7 @@ def check_function(
     Raises:
         As `shardwise.check`.
     """
+    refuse_trace(trace, choose_target(parse_system(on)))
     name = getattr(fn, "__name__", type(fn).__name__)
     return _report(name, on, compile_function(fn, *args, on=on), trace)
 
@@ -110,6 +112,7 @@ def check_named_function(
     Raises:
         As `shardwise.check`, and BadInput if the function does not exist.
     """
+    refuse_trace(trace, choose_target(parse_system(on)))
     result = compile_named(
         name,
         args,
@@ -157,7 +160,7 @@ def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     text = getattr(failure, "text", "")[:600]
     if type(failure).__name__ == "ShardingError":
         return BadSharding(f"{name} on {machine}: {text}")
-    if getattr(failure, "stage", "compiling") in ("building", "lowering"):
+    if isinstance(failure, OtherFailure) and failure.stage in ("building", "lowering"):
         return BadInput(f"{name} cannot be traced with these arguments: {text}")
     return compile_error(failure)
 

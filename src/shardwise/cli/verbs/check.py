@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import shardwise as sw
@@ -19,6 +20,7 @@ from shardwise.errors import BadInput, CheckFailed
 from shardwise.runtime.program import COLLECTIVES
 
 if TYPE_CHECKING:
+    from shardwise.check.compiling.process import Limits
     from shardwise.check.options import CompileOptions
     from shardwise.plan.schema.json_io import AnyPlan
 
@@ -38,10 +40,16 @@ def run(
     ] = "",
     collectives: options.Collectives = "plan",
     on: options.TargetHardware = "",
+    timeout: Annotated[
+        str, workload("--timeout TIME", "limit of the time of a compile  [default: 15min]")
+    ] = "",
+    memory: Annotated[
+        str, workload("--memory SIZE", "limit of the memory of a compile  [default: 16GiB]")
+    ] = "",
     fix: Annotated[
-        bool, output("--fix", "if the plan fails, look for one that passes (3 compiles)")
+        bool, output("--fix", "if the plan does not fit, look for one that does (3 compiles)")
     ] = False,
-    save: Annotated[str, output("--save FILE", "with --fix: save the plan that passed")] = "",
+    save: Annotated[str, output("--save FILE", "with --fix: save the plan that fits")] = "",
     trace: Annotated[
         str, output("--trace FILE", "write the timeline for Perfetto; .gz compresses")
     ] = "",
@@ -53,7 +61,7 @@ def run(
     """Compile a plan's step for its machine (of serving: a token for each sequence, and a prompt),
     and compare memory, FLOPs, collectives and seconds of the compiled program with the plan; or
     report the same of your own function, for the machine of --on. With a plan, --on gives a
-    smaller machine. Exit code 4 if the check fails."""
+    smaller machine. Exit code 4: the plan does not hold; 5: the compiler gave no answer."""
     inputs = Inputs()
     is_function = ":" in subject and not subject.endswith(".json")
     if is_function:
@@ -72,21 +80,43 @@ def run(
         inputs.refuse("--args is for a function of yours: shardwise check MODULE:FUNCTION.")
     if save and not fix and not is_function:
         inputs.refuse("--save saves the plan of --fix. Add --fix.")
+    if save and not Path(save).parent.is_dir():
+        inputs.refuse(f"--save {save}: there is no folder {Path(save).parent}.")
+    wall_s = inputs.optional(units.parse_seconds, timeout, "--timeout")
+    memory_bytes = inputs.optional(units.parse_bytes, memory, "--memory")
     inputs.optional(sw.hardware, on)
     inputs.read(parse_word, collectives, "chooser of collectives", COLLECTIVES)
     layer_counts = inputs.optional(_layer_counts, layers) or ()
     plan = None
     if not is_function:
         plan = inputs.read(sw.load, subject)
+    if fix and isinstance(plan, sw.ServingPlan):
+        inputs.refuse(
+            "--fix is for training plans, and this is a serving plan. Plan again with a smaller "
+            "--batch or --context, or with --dtype int8."
+        )
     inputs.done()
-    with _compile_options(no_cache, collectives) as compile_options:
+    limits = _limits(wall_s, memory_bytes)
+    with _compile_options(no_cache, collectives, limits) as compile_options:
         if plan is None:
             return _function_answer(subject, args, on, compile_options, trace, json)
         return _plan_answer(plan, on, layer_counts, compile_options, trace, fix, save, json)
 
 
+def _limits(wall_s: float | None, memory_bytes: float | None) -> Limits:
+    """Limits of a compile; those not given are the defaults."""
+    from shardwise.check.compiling.process import Limits
+
+    limits = Limits()
+    if wall_s is not None:
+        limits = replace(limits, wall_s=wall_s)
+    if memory_bytes is not None:
+        limits = replace(limits, rss_bytes=int(memory_bytes))
+    return limits
+
+
 @contextmanager
-def _compile_options(no_cache: bool, collectives: str) -> Iterator[CompileOptions]:
+def _compile_options(no_cache: bool, collectives: str, limits: Limits) -> Iterator[CompileOptions]:
     """Options whose `on_stage` shows the stages of a compilation on a terminal."""
     from shardwise.check.options import CompileOptions
 
@@ -97,7 +127,9 @@ def _compile_options(no_cache: bool, collectives: str) -> Iterator[CompileOption
 
     on_stage = show if sys.stderr.isatty() else None
     try:
-        yield CompileOptions(cache=not no_cache, on_stage=on_stage, collectives=collectives)
+        yield CompileOptions(
+            limits=limits, cache=not no_cache, on_stage=on_stage, collectives=collectives
+        )
     finally:
         line.clear()
 
@@ -123,11 +155,17 @@ def _plan_answer(
         on=on,
         layers=layer_counts,
         trace=trace or None,
+        limits=compile_options.limits,
         cache=compile_options.cache,
         on_stage=compile_options.on_stage,
         collectives=compile_options.collectives,
     )
-    if fix and isinstance(plan, sw.Plan) and isinstance(verdict, Verdict) and not verdict.passed:
+    if (
+        fix
+        and isinstance(plan, sw.Plan)
+        and isinstance(verdict, Verdict)
+        and verdict.verdict == "does not fit"
+    ):
         repair = search_for_plan(plan, verdict, compile_options)
         verdict = replace(verdict, proposals=repair.proposals)
         if save and repair.plan:

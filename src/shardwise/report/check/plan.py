@@ -11,14 +11,27 @@ from shardwise.report.style import Block, label_first, labelled, quiet, strong, 
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
 MAX_ARRAYS = 6  # rows of the table of arrays at the memory peak
+# How a quantity is shown that is not a number of bytes.
+QUANTITIES: dict[str, Callable[[float], str]] = {
+    "time": units.show_seconds,
+    "memory": units.show_gib,
+    "FLOPs": lambda value: units.show_rate(value, "FLOP"),
+}
+FIX_HINT = "type  --fix to search for a plan that fits; --save FILE saves it"
 COMMAND_WIDTH = 74  # width in characters of a command that is printed to be copied
 
 
-def blocks(verdict: Verdict) -> Iterator[Block]:
-    """The verdict, tables of planned and compiled numbers, differences, memory, and proposals."""
+def blocks(verdict: Verdict, remedy: str = FIX_HINT) -> Iterator[Block]:
+    """The verdict, tables of planned and compiled numbers, differences, memory, and proposals.
+
+    Args:
+        remedy: what to type if the plan does not fit.
+    """
     yield strong(_headline(verdict))
     if verdict.note:
         yield verdict.note
+    if verdict.deviations:
+        yield labelled(_deviations(verdict))
     if verdict.compiled:
         yield table(["", ">plan", ">XLA", ">difference"], _numbers(verdict))
     if verdict.collectives:
@@ -35,20 +48,80 @@ def blocks(verdict: Verdict) -> Iterator[Block]:
         yield labelled(label_first("xla", flags))
     if verdict.proposals:
         yield from _proposals(verdict.proposals)
-    yield quiet(_hint(verdict))
+    yield quiet(_hint(verdict, remedy))
 
 
 def _headline(verdict: Verdict) -> str:
+    """One sentence with the answers: does it fit, send what is planned, take the planned time."""
     compiler = COMPILERS[verdict.compiler]
     plan = f"{verdict.name} on {verdict.hardware}"
     if verdict.verdict == "does not fit":
         return f"Does not fit: {compiler} runs out of memory on {plan}."
-    if verdict.verdict == "collectives missing":
-        return f"Not proved: {compiler} left out planned collectives of {plan}."
+    answers = []
+    unchecked = []
     if verdict.fits is None:
-        checked = "shapes, FLOPs and collectives"
-        return f"{compiler} confirms {checked} of {plan}; memory is not checked."
-    return f"Proved by {compiler}: {plan} compiles, fits, and has the planned collectives."
+        unchecked.append("memory")
+    else:
+        answers.append("fits")
+    if verdict.sends_as_planned:
+        answers.append("sends what is planned")
+    elif verdict.verdict == "collectives missing":
+        answers.append("leaves out planned collectives")
+    else:
+        answers.append("sends other bytes than planned")
+    if verdict.takes_planned_time is None:
+        unchecked.append("time")
+    elif verdict.takes_planned_time:
+        answers.append("takes no longer than planned")
+    else:
+        answers.append("takes longer than planned")
+    text = f"{plan} {_joined(answers)}"
+    if unchecked:
+        text += f"; {_joined(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
+    words = {"proved": "Proved", "holds": "Holds"}
+    word = words.get(verdict.verdict, "Not proved")
+    if word == "Proved" and unchecked:
+        word = "Compiled"
+    return f"{word} by {compiler}: {text}."
+
+
+def _joined(texts: list[str]) -> str:
+    """A list in words: `fits, sends and takes`."""
+    *before, last = texts
+    return f"{', '.join(before)} and {last}" if before else last
+
+
+def _deviations(verdict: Verdict) -> Iterator[tuple[str, str]]:
+    """Labelled lines: the figures that are far from the plan, and what makes the step slower."""
+    figures = []
+    for deviation in verdict.deviations:
+        show = QUANTITIES.get(deviation.quantity, units.show_bytes)
+        planned = show(deviation.planned)
+        if deviation.quantity == "time":
+            planned = f"at most {planned}"
+        figures.append(
+            f"{deviation.quantity} {show(deviation.compiled)}, {planned} planned"
+            f"{_ratio(deviation.planned, deviation.compiled)}"
+        )
+    yield from label_first("off", figures)
+    seconds = units.show_seconds
+    causes = []
+    for cause in verdict.causes:
+        detail = f" ({cause.detail})" if cause.detail else ""
+        causes.append(
+            f"{cause.part}{detail}: {seconds(cause.compiled_s)}, {seconds(cause.planned_s)} planned"
+        )
+    yield from label_first("slower", causes)
+
+
+def _ratio(planned: float, compiled: float) -> str:
+    """The relative difference of two numbers in parentheses, as a factor where it is large."""
+    if not planned:
+        return ""
+    ratio = compiled / planned
+    if ratio >= 2:
+        return f" (×{ratio:.3g})"
+    return f" ({ratio - 1:+.0%})"
 
 
 def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
@@ -64,6 +137,8 @@ def _numbers(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
     if compiled.host_bytes:
         yield ("in host memory", "", units.show_gib(compiled.host_bytes), "")
     yield _row("FLOPs per chip", planned.flops, compiled.flops, show_flops)
+    if compiled.hbm_bytes is not None:
+        yield _row("HBM traffic", planned.hbm_bytes, compiled.hbm_bytes, units.show_bytes)
     if compiled.step_s:
         seconds = units.show_seconds
         yield _row("step, rooflines", planned.step_s.lower, compiled.step_s.roofline, seconds)
@@ -115,7 +190,9 @@ def _proposals(proposals: tuple[Proposal, ...]) -> Iterator[Block]:
     headers = ["instead", "", ">plan", ">XLA", ">expected step"]
     yield table(headers, map(_proposal, proposals))
     for proposal in proposals:
-        if proposal.passed:
+        if proposal.note:
+            yield f"{proposal.change}: {proposal.note}"
+        if proposal.fits and proposal.command:
             yield from _command_lines(proposal.command)
 
 
@@ -143,13 +220,16 @@ def _proposal(proposal: Proposal) -> tuple[str, ...]:
     )
 
 
-def _hint(verdict: Verdict) -> str:
-    if any(proposal.passed for proposal in verdict.proposals):
-        return "type  the command above to save the plan that passed"
+def _hint(verdict: Verdict, remedy: str) -> str:
+    found = [proposal for proposal in verdict.proposals if proposal.fits]
+    if found and not found[0].command:
+        return "type  --save FILE beside --fix to save the plan that fits"
+    if found:
+        return "type  the command above to plan what fits, or --save FILE beside --fix"
     if verdict.proposals:
         return "none of the alternatives tried fits"
-    if not verdict.passed:
-        return "type  --fix to search for a plan that passes; --save FILE saves it"
+    if verdict.verdict == "does not fit":
+        return remedy
     if verdict.compiled and verdict.compiled.step_s:
         return "type  --trace step.json.gz for a Perfetto timeline  ·  --json for all numbers"
     return "type  --json for all numbers"

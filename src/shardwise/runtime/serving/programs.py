@@ -122,7 +122,8 @@ def unsupported(server: Server) -> list[str]:
     for role in ("fsdp", "context", "expert", "pipe"):
         if sizes[role] > 1:
             problems.append(
-                f"{role} {sizes[role]} of an engine: {NOT_YET}. Plan with --fix {role}=1."
+                f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
+                f"--fix {role}=1."
             )
     if not _is_llama(model):
         problems.append(

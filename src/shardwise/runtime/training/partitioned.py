@@ -184,12 +184,12 @@ def unsupported_partitioned(model: ModelConfig, layout: Layout, job: Train) -> l
     if layout.schedule != "none":
         problems.append(
             f"schedule {layout.schedule} is a program for each stage, not a layout of arrays: with "
-            "--collectives compiler plan with --max pipe=1."
+            "--collectives compiler, run shardwise plan with --max pipe=1."
         )
     if layout.context_kind != "gather" and layout.sizes["context"] > 1:
         problems.append(
             f"context_kind {layout.context_kind} is implemented by explicit collectives only: with "
-            "--collectives compiler plan with --fix context_kind=gather."
+            "--collectives compiler, run shardwise plan with --fix context_kind=gather."
         )
     explicit_only = {
         "overlap tp_comm": layout.uses_collective_matmul,

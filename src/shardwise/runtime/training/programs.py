@@ -134,7 +134,7 @@ def unsupported(case: Case) -> list[str]:
     if sizes["pipe"] > 1 and n_segments > 1:
         problems.append(
             f"{case.model.name} has {n_segments} runs of different layers, which stages cannot "
-            "share in equal chunks: plan with --max pipe=1."
+            "share in equal chunks: run shardwise plan with --max pipe=1."
         )
     if layout.expert_tensor not in (None, 1, sizes["tensor"]):
         problems.append(
@@ -142,11 +142,13 @@ def unsupported(case: Case) -> list[str]:
             "the size of tensor."
         )
     if layout.schedule == "dualpipe":
-        problems.append(f"schedule dualpipe: {NOT_YET}. Plan with --fix schedule=zb-v.")
+        problems.append(
+            f"schedule dualpipe: {NOT_YET}. Run shardwise plan with --fix schedule=zb-v."
+        )
     if case.job.sums_in_int8 and layout.zero == 2 and layout.n_microbatches > 1:
         problems.append(
             f"reduce int8 under zero 2 would round gradients {layout.n_microbatches} times per "
-            "step, once per microbatch: --fix zero=1 rounds them once."
+            "step, once per microbatch: shardwise plan --fix zero=1 rounds them once."
         )
     elif case.job.reduce_bytes < 2:
         problems.append(f"reduce {case.job.reduce}: {NOT_YET}. It supports int8 and 16 bits.")
@@ -182,7 +184,7 @@ def _unsupported_offload(layout: Layout) -> list[str]:
     if layout.schedule != "none" and {*layout.offload} - {*unsupported_parts, "optimizer"}:
         problems.append(
             f"offload of activations with a pipeline: {NOT_YET}. Its stages hold them on the chip. "
-            "Plan with --max pipe=1, or with --offload optimizer."
+            "Run shardwise plan with --max pipe=1, or with --offload optimizer."
         )
     return problems
 
@@ -280,8 +282,8 @@ def _unsupported_scores(model: ModelConfig, kind: str) -> list[str]:
         "a cap of scores": kind == "ring" and any(a.softcap for a in attentions),
     }
     return [
-        f"context_kind {kind} with {feature}, which {model.name} has: {NOT_YET}. Plan with --fix "
-        "context_kind=gather."
+        f"context_kind {kind} with {feature}, which {model.name} has: {NOT_YET}. Run "
+        "shardwise plan with --fix context_kind=gather."
         for feature, used in uses.items()
         if used
     ]
@@ -294,13 +296,13 @@ def _unsupported_ring(model: ModelConfig, seq: int, n: int) -> list[str]:
         if a.causal and is_local(a, seq):
             window = (
                 f"context_kind ring sends the keys of whole sequences; {model.name} has layers "
-                f"with a window of {a.window:,}: plan with --fix context_kind=gather."
+                f"with a window of {a.window:,}: run shardwise plan with --fix context_kind=gather."
             )
             problems[window] = None
     if seq % (2 * n) and any(a.causal for a, _ in model.attentions):
         chunks = (
             f"context_kind ring cuts sequences into {2 * n} chunks, which do not divide "
-            f"{seq:,} tokens: plan with --fix context_kind=gather."
+            f"{seq:,} tokens: run shardwise plan with --fix context_kind=gather."
         )
         problems[chunks] = None
     return list(problems)

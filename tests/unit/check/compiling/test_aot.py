@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from shardwise.check.compiling import aot
 from shardwise.check.compiling.aot import compile_program
-from shardwise.check.compiling.result import Compiled
+from shardwise.check.compiling.result import Compiled, Failure, OutOfMemory
 from shardwise.check.compiling.targets import target_of
 from shardwise.hardware import parse_system
 from shardwise.runtime.program import Program
@@ -79,3 +80,26 @@ def test_the_users_flags_are_part_of_it(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setenv("XLA_FLAGS", flags)
         found.append(compiled(tmp_path).cached)
     assert found == [False, False, True]
+
+
+def test_an_explanation_that_fails_leaves_what_it_was_to_explain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [
+        RuntimeError("RESOURCE_EXHAUSTED: Used 20.0G of 15.75G hbm"),
+        RuntimeError("INTERNAL: no such thing"),
+    ]
+
+    def fail(*args: Any) -> Compiled:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(aot, "compile_lowered", fail)
+    program = programs.matmul(np.array(jax.devices("cpu")[:1]))
+    first: list[Failure] = []
+    failure = compile_program(
+        replace(TARGET, platform="tpu"), lambda: program, before_explaining=first.append
+    )
+    assert isinstance(failure, OutOfMemory)
+    assert failure.available == int(15.75 * 2**30)
+    assert first == [failure]
+    assert not errors

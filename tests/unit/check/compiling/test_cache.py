@@ -6,12 +6,15 @@ import gzip
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.check.compiling.cache import cache_folder, key_of, read, write
+from shardwise.check.compiling import cache, process
+from shardwise.check.compiling.cache import cache_folder, job_key, key_of, read, write
+from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.result import (
     BadOption,
     Compiled,
@@ -64,6 +67,57 @@ def test_written_and_read(tmp_path: Path) -> None:
     write(tmp_path, "a", MADE)
     assert read(tmp_path, "a") == replace(MADE, cached=True)
     assert read(tmp_path, "b") is None
+
+
+def test_that_a_program_does_not_fit_is_kept_too(tmp_path: Path) -> None:
+    failure = OutOfMemory(required=20, available=10, text="no", program=MADE)
+    write(tmp_path, "a", failure)
+    assert read(tmp_path, "a") == failure
+
+
+JOB = Job(builder="m:f", target=target_of(parse_system("v5e:2x2")), self_contained=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"builder": "m:g"},
+        {"target": target_of(parse_system("v5e:4x4"))},
+        {"arguments": {"plan": "other"}},
+        {"options": {"xla_a": "true"}},
+        {"explain": False},
+    ],
+)
+def test_the_key_of_a_job_says_all_of_it(change: dict[str, Any]) -> None:
+    assert job_key(JOB) == job_key(replace(JOB, cache_path="elsewhere"))
+    assert job_key(JOB) != job_key(replace(JOB, **change))
+
+
+def test_the_key_of_a_job_says_its_environment_and_the_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = job_key(JOB)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_other=true")
+    assert job_key(JOB) != key
+    monkeypatch.undo()
+    package = tmp_path / "shardwise"
+    own = package / "check" / "compiling" / "cache.py"
+    for path in (own, package / "runtime" / "program.py", package / "report" / "plan.py"):
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    monkeypatch.setattr(cache, "__file__", str(own))
+    first = job_key(JOB)
+    (package / "report" / "plan.py").write_text("a = 1")
+    assert job_key(JOB) == first
+    (package / "runtime" / "program.py").write_text("a = 1")
+    assert job_key(JOB) != first
+
+
+def test_what_is_kept_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = replace(JOB, cache_path=str(tmp_path))
+    write(tmp_path, job_key(kept), MADE)
+    monkeypatch.setattr(process, "_compile", None)
+    assert process.compile_job(kept) == replace(MADE, cached=True)
 
 
 def test_a_spoilt_entry_is_as_good_as_none(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from shardwise.check.compiling.process import Limits, compile_job
 from shardwise.check.compiling.result import (
     BadOption,
     Compiled,
+    Killed,
     MemoryLimit,
     OtherFailure,
     OutOfMemory,
@@ -21,8 +25,10 @@ from shardwise.check.compiling.result import (
     ShardingError,
     Timeout,
     VmemOverflow,
+    encode,
 )
 from shardwise.check.compiling.targets import target_of
+from shardwise.check.notes import compile_error
 from shardwise.errors import BadInput, NotDivisible
 from shardwise.hardware import parse_system
 from tests.unit.check.compilers import needs
@@ -198,6 +204,77 @@ def test_a_crash_tells_the_last_words() -> None:
     assert failure.stage == "building"
     assert "code 7" in failure.text
     assert "about to crash" in failure.text
+
+
+@needs("cpu")
+def test_a_process_that_the_system_killed_is_told_as_such() -> None:
+    failure = compile_job(job("killed", "cpu:1"))
+    assert failure == Killed(stage="building")
+    assert "as it does when memory runs out" in str(compile_error(failure))
+
+
+# It says that the program does not fit, then sleeps in place of compiling it again.
+SPEECHLESS = """#!{python} -S
+import os, sys, time
+os.write(int(sys.argv[5]), b"compiling\\n" + {document!r} + b"\\nexplaining\\n")
+time.sleep(60)
+"""
+
+
+def test_a_limit_while_it_explains_leaves_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = OutOfMemory(required=20, available=10, text="too small")
+    worker = tmp_path / "worker"
+    worker.write_text(SPEECHLESS.format(python=sys.executable, document=encode(said)))
+    worker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(worker))
+    own = job("matmul", "cpu:1", cache_path=str(tmp_path), self_contained=True)
+    assert compile_job(own, limits=Limits(wall_s=2)) == said
+    assert not (tmp_path / "compiled").exists()  # since it is not explained yet
+
+
+STARTS = """
+from shardwise.check.compiling.process import compile_job
+from tests.unit.check.compiling.test_worker import job
+compile_job(job("sleeping", "cpu:1"), on_stage=lambda stage, _: print(stage, flush=True))
+"""
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs, which an ended process that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs("cpu")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to find processes in")
+@pytest.mark.parametrize(
+    ("name", "stage"), [("SIGTERM", "starting"), ("SIGHUP", "starting"), ("SIGKILL", "building")]
+)
+def test_it_ends_with_the_process_that_started_it(name: str, stage: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as starter:
+        assert starter.stdout is not None
+        while starter.stdout.readline() != f"{stage}\n":
+            assert starter.poll() is None
+        (worker,) = children(starter.pid)
+        starter.send_signal(getattr(signal, name))
+    deadline = time.monotonic() + 30
+    while is_alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(worker)
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs("cpu")
