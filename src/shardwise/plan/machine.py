@@ -79,15 +79,16 @@ def memory_bytes(memory: Memory) -> MemoryBytes:
 
 
 @contextmanager
-def errors_as_bad_file() -> Iterator[None]:
-    """Turn every `ShardwiseError` in the block, which rebuilds a plan, into `BadFile`."""
+def errors_at(path: str) -> Iterator[None]:
+    """Turn every `ShardwiseError` in the block, which reads a part of a plan, into `BadFile`.
+
+    Args:
+        path: the keys of the part, as `$.strategy.mesh`.
+    """
     try:
         yield
-    except BadFile:
-        raise
     except ShardwiseError as error:
-        problems = [f"the plan cannot be rebuilt: {problem}" for problem in error.problems]
-        raise BadFile(*problems) from None
+        raise BadFile(*(f"{path}: {problem}" for problem in error.problems)) from None
 
 
 def describe_links(placement: Placement, sizes: Mapping[str, int]) -> dict[str, str]:
