@@ -46,6 +46,8 @@ WHOLES: dict[str, Callable[[str], bytes]] = {
     "UTF-16": lambda text: text.encode("utf-16"),
     "cut off": lambda text: text[: len(text) // 2].encode(),
     "nested lists": lambda text: b"[" * 50_000 + b"]" * 50_000,
+    "900 nested lists": lambda text: b"[" * 900 + b"]" * 900,
+    "nested schema": lambda text: b'{"schema": ' + b"[" * 900 + b"]" * 900 + b"}",
     "nested objects": lambda text: b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
     "nested architecture": lambda text: text.replace(
         '"groups": [', f'"deep": {"[" * 50_000 + "]" * 50_000}, "groups": [', 1

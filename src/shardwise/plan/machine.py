@@ -26,7 +26,7 @@ def planned_hardware(system: System) -> PlannedHardware:
         slices=system.n_slices,
         n_chips=system.n_chips,
         as_of=system.chip.as_of,
-        figures=_figures(system.chip),
+        figures=figures_of(system.chip),
     )
 
 
@@ -50,7 +50,7 @@ def system_of(hardware: PlannedHardware) -> System:
     """
     system = parse_system(hardware.name)
     chip = system.chip
-    catalog = _figures(chip)
+    catalog = figures_of(chip)
     changed: dict[str, float | None] = {}
     for path in {*catalog, *hardware.figures}:
         planned = hardware.figures.get(path)
@@ -64,7 +64,7 @@ def system_of(hardware: PlannedHardware) -> System:
     return replace(system, chip=with_values(chip, changed))
 
 
-def _figures(chip: Chip) -> dict[str, float]:
+def figures_of(chip: Chip) -> dict[str, float]:
     """Path in a chip's file -> value, for every number in the file."""
     return {
         path: float(figure.value)

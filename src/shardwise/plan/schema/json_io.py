@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile, IgnoredKey, ShardwiseError, nearest, raise_all
+from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
-from shardwise.plan.schema.validation import TOO_DEEP, hardware_problems, number_problems, shown
+from shardwise.plan.schema.validation import TOO_DEEP, hardware_problems, number_problems
 from shardwise.plan.serving.validate import plan_problems as serving_problems
 from shardwise.plan.training.validate import plan_problems as training_problems
 
@@ -50,11 +51,12 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         plan = replace(plan, why=_reasons(document["why"], reason_types, name))
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
-    _note_unknown_keys(document, msgspec.to_builtins(plan), name)
     try:
         raise_all(BadFile, _problems(document, plan))
     except ShardwiseError as error:
         raise BadFile(*(f"{name}: {problem}" for problem in error.problems)) from None
+    for note in _unknown_keys(document, _known(plan), "$"):
+        warnings.warn(f"{name}: {note}", IgnoredKey, stacklevel=2)
     return plan
 
 
@@ -62,27 +64,25 @@ def _document(text: bytes | str, name: str) -> dict[str, Any]:
     """The JSON object in the text of a plan, whose schema is that of this version.
 
     Raises:
-        BadFile: not JSON, not an object, nested too deep, or another schema.
+        BadFile: not JSON, not an object, another schema, nested too deep, a number out of range.
     """
     import msgspec
 
-    if isinstance(text, str):
-        text = text.encode()
     try:
-        document = msgspec.json.decode(text.removeprefix(codecs.BOM_UTF8))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raw = text.encode() if isinstance(text, str) else text
+        document = msgspec.json.decode(raw.removeprefix(codecs.BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise BadFile(f"{name} is not JSON: {error}.") from None
     except RecursionError:
         raise BadFile(f"{name} is {TOO_DEEP}.") from None
     if not isinstance(document, dict):
-        raise BadFile(f"{name} is not a plan: its JSON is {shown(document)}, not an object.")
+        raise BadFile(f"{name} is JSON, but not a plan: a plan is an object {{...}}.", PLAN_AGAIN)
     schema = document.get("schema")
-    if schema is None:
-        raise BadFile(f'{name} is not a plan: it has no key "schema". {PLAN_AGAIN}')
+    if not isinstance(schema, str):
+        raise BadFile(f'{name} is JSON, but not a plan: its key "schema" names none.', PLAN_AGAIN)
     if schema != SCHEMA:
-        raise BadFile(
-            f"{name} has schema {shown(schema)}; this version reads {shown(SCHEMA)}.", PLAN_AGAIN
-        )
+        raise BadFile(f'{name} has schema "{schema}"; this version reads "{SCHEMA}".', PLAN_AGAIN)
+    raise_all(BadFile, [f"{name}: {problem}" for problem in number_problems(document)])
     return document
 
 
@@ -92,7 +92,7 @@ def _problems(document: dict[str, Any], plan: AnyPlan) -> list[str]:
         missing = [name for name in LAYOUT_FIELDS if name not in document["strategy"]]
         if missing:
             return [f"missing required field `{name}` - at `$.strategy`." for name in missing]
-    problems = number_problems(document) or hardware_problems(plan.hardware)
+    problems = hardware_problems(plan.hardware)
     if problems:
         return problems
     if isinstance(plan, Plan):
@@ -143,10 +143,13 @@ def _reasons(
     return tuple(reasons)
 
 
-def _note_unknown_keys(document: Any, known: Any, name: str) -> None:
-    """Warn of keys that are ignored: mistyped ones, or those of a newer version."""
-    for problem in _unknown_keys(document, known, "$"):
-        warnings.warn(f"{name}: {problem}", IgnoredKey, stacklevel=4)
+def _known(plan: AnyPlan) -> dict[str, Any]:
+    """A document with all keys that are read from the document of a plan."""
+    import msgspec
+
+    known: dict[str, Any] = msgspec.to_builtins(plan)
+    known["model"]["architecture"] = msgspec.to_builtins(model_of(plan.model.architecture))
+    return known
 
 
 def _unknown_keys(document: Any, known: Any, path: str) -> list[str]:

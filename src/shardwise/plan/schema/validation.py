@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from shardwise.errors import BadFile, nearest, raise_all
 from shardwise.hardware import parse_system
+from shardwise.hardware.catalog import catalog_chip, chip_names
 from shardwise.hardware.figure import DTYPES, FIELDS, unit_of
 from shardwise.models import ModelConfig
 from shardwise.models.checks import short
-from shardwise.plan.machine import errors_at, planned_hardware
+from shardwise.plan.machine import errors_at, figures_of, planned_hardware
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import MemoryBytes, PlanDocument, PlannedHardware, Range
 
 DEEPEST = 32  # levels of a document; a plan has 10
 LARGEST = 1e27  # no number of a plan comes near
 SIGNED = ("amount", "ttft_off", "tpot_off")  # keys of the numbers that may be below 0
+SHARES = ("mfu", "bubble_fraction", "writing", "redone", "restarting", "within")
 TOLERANCE = 1e-6  # relative, for sums and products that were rounded in another order
 TOO_DEEP = f"nested more than {DEEPEST} levels deep, which no plan is"
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
+
+
+Figures = Mapping[str, float]
 
 
 class Fact(NamedTuple):
@@ -57,6 +62,8 @@ def number_problems(document: Any) -> list[str]:
             values += [(f"{path}[{i}]", key, inner, depth + 1) for i, inner in enumerate(value)]
         elif isinstance(value, int | float) and abs(value) >= LARGEST:
             problems.append(f"{path} is {shown(value)}; no number of a plan reaches {LARGEST:g}.")
+        elif isinstance(value, int | float) and key in SHARES and value > 1 + TOLERANCE:
+            problems.append(f"{path} is {shown(value)}; a share is at most 1.")
         elif isinstance(value, int | float) and value < 0 and key not in SIGNED:
             problems.append(f"{path} is {shown(value)}; it cannot be below 0.")
     return problems[::-1]
@@ -92,10 +99,33 @@ def hardware_problems(hardware: PlannedHardware) -> list[str]:
                 f"$.hardware.{key} is {shown(stated)}; that of $.hardware.name "
                 f"{shown(hardware.name)} is {shown(getattr(named, key))}."
             )
-    return [*problems, *_figure_problems(hardware.figures)]
+    return [
+        *problems,
+        *_figure_problems(hardware.figures),
+        *_structure_problems(hardware.figures, named.figures),
+        *_other_chip(hardware, named.figures),
+    ]
 
 
-def _figure_problems(figures: dict[str, float]) -> Iterator[str]:
+def _structure_problems(figures: Figures, named: Figures) -> Iterator[str]:
+    """Yield the problems of figures on which the shape of the machine depends."""
+    for name in ("ici.axes", "node.gpus"):
+        if figures.get(name) != named.get(name):
+            path = f"$.hardware.figures.{name}"
+            yield f"{path} is {shown(figures.get(name))}; the machine has {shown(named.get(name))}."
+
+
+def _other_chip(hardware: PlannedHardware, named: Figures) -> Iterator[str]:
+    """Yield a problem if the figures are those of another chip of the catalog."""
+    if hardware.figures == named:
+        return
+    for name in chip_names():
+        if name != hardware.chip and figures_of(catalog_chip(name)) == hardware.figures:
+            chip = f"$.hardware.chip is {shown(hardware.chip)}"
+            yield f"{chip}; $.hardware.figures are those of {shown(name)}."
+
+
+def _figure_problems(figures: Figures) -> Iterator[str]:
     """Yield the problems of figures that no chip has, or whose value none can have."""
     for name, value in figures.items():
         path = f"$.hardware.figures.{name}"
@@ -146,6 +176,8 @@ def shown(value: Any) -> str:
 
 
 def _agree(stated: Any, derived: Any) -> bool:
+    if stated is None or derived is None:
+        return stated is derived
     if isinstance(stated, float) or isinstance(derived, float):
         return math.isclose(stated, derived, rel_tol=TOLERANCE, abs_tol=1e-15)
     return bool(stated == derived)

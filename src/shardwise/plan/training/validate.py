@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise.formulas import cost
 from shardwise.plan.machine import describe_links, errors_at
-from shardwise.plan.schema.training import DTYPE_FIELDS, Plan
+from shardwise.plan.schema.training import DTYPE_FIELDS, AtMfu, Estimate, Plan
 from shardwise.plan.schema.validation import (
     Fact,
     check_keys,
@@ -59,7 +60,6 @@ def _strategy_facts(plan: Plan, case: Case) -> Iterator[Fact]:
         f"micro_batch {layout.micro_batch:,} x n_microbatches {layout.n_microbatches:,} x "
         f"{layout.data_shards:,} shards"
     )
-    yield Fact("$.workload.kind", work.kind, "that of a training plan", "train")
     yield Fact("$.workload.batch", work.batch, sequences, layout.global_batch)
     yield Fact(
         "$.workload.tokens_per_step", work.tokens_per_step, "batch x seq", work.batch * work.seq
@@ -102,4 +102,18 @@ def _estimate_facts(plan: Plan, case: Case) -> Iterator[Fact]:
         "that of the dtypes",
         case.job.state_bytes,
     )
+    yield from _run_facts("$.estimate", estimate, step_s, case)
+    yield from _run_facts("$.estimate.at_mfu", estimate.at_mfu, estimate.at_mfu.step_s, case)
     yield from memory_facts("$.estimate.memory_bytes_per_chip", estimate.memory_bytes_per_chip)
+
+
+def _run_facts(path: str, run: Estimate | AtMfu, step_s: float, case: Case) -> Iterator[Fact]:
+    """Yield the time and price of the whole run, which follow from a step's time."""
+    job = case.job
+    derived: tuple[float | None, ...] = (None, None, None)
+    if job.tokens is not None:
+        price = case.system.chip.usd_per_chip_hour
+        whole = cost.run(step_s, job.tokens, job.tokens_per_step, case.system.n_chips, price)
+        derived = (whole.seconds, whole.chip_hours, whole.usd)
+    for key, value in zip(("run_s", "chip_hours", "usd"), derived, strict=True):
+        yield Fact(f"{path}.{key}", getattr(run, key), "that of the steps of all tokens", value)
