@@ -81,10 +81,26 @@ def _load_plan(path: str) -> sw.Plan | sw.ServingPlan:
     is_file = os.path.exists(path) and not os.path.isdir(path)
     if not is_file and path != "-" and not path.lower().endswith(".json"):
         raise BadInput(
-            f'no file "{path}" holds a plan. Write shardwise explain plan.json, or '
+            f'"{path}" is not a plan.json. Write shardwise explain plan.json, or '
             f"shardwise explain {path} HARDWARE --batch NxT, or --serve."
         )
     return load_plan(path)
+
+
+def read_model(text: str) -> sw.ModelConfig:
+    """Read the model of a plan that is still to be made.
+
+    Raises:
+        BadInput: it is a saved plan, which has its own machine; or there is no such model.
+    """
+    if os.path.isfile(text):
+        with open(text, "rb") as file:
+            if b'"shardwise.plan/' in file.read(100):
+                raise BadInput(
+                    f"{text} is a saved plan and has its own machine. Write shardwise explain "
+                    f"{text}, or name MODEL HARDWARE."
+                )
+    return sw.model(text)
 
 
 def parse_changes(text: str) -> dict[str, float]:

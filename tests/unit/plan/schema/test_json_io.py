@@ -159,7 +159,7 @@ def test_text_that_is_no_plan(small: Plan) -> None:
     for text in ("{}", '{"schema": 3}', '{"schema": null}'):
         with pytest.raises(BadFile, match='plan is JSON, but not a plan: its key "schema" names'):
             decode(text)
-    with pytest.raises(BadFile, match='schema "shardwise.plan/3"; this version reads "shardwise'):
+    with pytest.raises(BadFile, match=r'schema "shardwise.plan/3"; this version reads "shardwise'):
         decode('{"schema": "shardwise.plan/3"}')
 
 
