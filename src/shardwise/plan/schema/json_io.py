@@ -33,8 +33,11 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         name: the name of the document in error messages.
 
     Raises:
-        BadFile: not JSON, another schema, an unknown or missing key, a value of a wrong type. The
-            message says where.
+        BadFile: not JSON, another schema, a missing key, a value of a wrong type, a number out of
+            range, or facts that contradict one another. The message says where.
+
+    Warns:
+        IgnoredKey: plans do not have a key of the document.
     """
     import msgspec
 
