@@ -50,7 +50,7 @@ def plan_problems(plan: ServingPlan) -> list[str]:
     return [
         *disagreements(model_facts(plan, request.config)),
         *disagreements(links),
-        *_batch_problems(estimate.decode),
+        *_batch_problems(estimate.decode, chosen.server),
         *range_problems("$.estimate.decode.step_s", estimate.decode.step_s),
         *range_problems("$.estimate.prefill.step_s", estimate.prefill.step_s),
         *disagreements(_estimate_facts(plan, chosen.job)),
@@ -93,9 +93,12 @@ def _link_facts(path: str, engines: PlannedEngines, server: Server) -> Iterator[
     yield Fact(f"{path}.placement", stated, "that of its mesh", links)
 
 
-def _batch_problems(decode: Decode) -> Iterator[str]:
+def _batch_problems(decode: Decode, server: Server) -> Iterator[str]:
     """Yield a problem if the sequences of an engine are none, or more than fit."""
     path = "$.estimate.decode"
+    if server.max_batch < 1:
+        capacity = shown(server.rates.chip.need("hbm.capacity"))
+        yield f"$.hardware.figures.hbm.capacity is {capacity}; no sequence fits an engine."
     limits = {"batch": decode.max_batch, "in_flight": decode.batch}
     for key, most in limits.items():
         n = getattr(decode, key)

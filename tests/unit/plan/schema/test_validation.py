@@ -100,6 +100,7 @@ TRAINING = [
     ("estimate/state_bytes_per_parameter", 7, "state_bytes_per_parameter is 7; that of the dtypes"),
 ]
 SERVING = [
+    ("hardware/figures/hbm.capacity", 1, "figures.hbm.capacity is 1; no sequence fits an engine."),
     ("strategy/precision/kv", ..., "$.strategy.precision lacks the key kv."),
     ("strategy/n_chips", 0, "$.strategy.n_chips is 0; count x n_chips of the engines is 1."),
     ("strategy/n_chips", 1e30, "$.strategy.n_chips is 1e+30; no number of a plan reaches 1e+27."),
