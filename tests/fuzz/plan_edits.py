@@ -84,7 +84,9 @@ def edits(text: str, n: int, seed: int) -> Iterator[Edit]:
     document = json.loads(text)
     choices = [(path, how) for path in _paths(document) for how in (*REPLACEMENTS, *MOVES)]
     for path, how in random.Random(seed).sample(choices, min(n, len(choices))):
-        keys = tuple(part for part in path if isinstance(part, str))
+        # A figure may be named in words: "the dense peak at bf16" for peak.bf16.
+        names = [part for part in path if isinstance(part, str)]
+        keys = (*names, names[-1].rpartition(".")[2])
         where = ".".join(map(str, path))
         yield Edit(
             name=f"{how} {where}",
