@@ -112,6 +112,10 @@ class MissingExtra(ShardwiseError):
     exit_code = 2
 
 
+class IgnoredKey(UserWarning):
+    """A key of a file that is not read; the command line shows it as a note."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that suggests known names for an unknown one.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from shardwise.cli.streams import write_answer
-from shardwise.errors import ShardwiseError, UnknownName
+from shardwise.errors import IgnoredKey, ShardwiseError, UnknownName
 
 if TYPE_CHECKING:
     from shardwise.cli.answer import Answer
@@ -60,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     args = list(argv)
     try:
-        return _run(args)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", IgnoredKey)
+            warnings.showwarning = _note_or_warn(warnings.showwarning)
+            return _run(args)
     except ShardwiseError as error:
         from shardwise.cli.failure import report
 
@@ -71,6 +75,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         from shardwise.cli.failure import report_bug
 
         return report_bug(error, args)
+
+
+def _note_or_warn(warn: Callable[..., None]) -> Callable[..., None]:
+    """A `warnings.showwarning` that shows an `IgnoredKey` as a note, and others by `warn`."""
+
+    def show(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if not issubclass(category, IgnoredKey):
+            warn(message, category, *args, **kwargs)
+            return
+        from shardwise.cli.failure import note
+
+        note(str(message))
+
+    return show
 
 
 def _run(args: list[str]) -> int:

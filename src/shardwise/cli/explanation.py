@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 
 import shardwise as sw
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, names_of_set_options, parse_word
+from shardwise.cli.inputs import Inputs, load_plan, names_of_set_options, parse_word
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
@@ -77,12 +78,29 @@ def read_saved(
 
 
 def _load_plan(path: str) -> sw.Plan | sw.ServingPlan:
-    if not path.endswith(".json"):
+    is_file = os.path.exists(path) and not os.path.isdir(path)
+    if not is_file and path != "-" and not path.lower().endswith(".json"):
         raise BadInput(
             f'"{path}" is not a plan.json. Write shardwise explain plan.json, or '
             f"shardwise explain {path} HARDWARE --batch NxT, or --serve."
         )
-    return sw.load(path)
+    return load_plan(path)
+
+
+def read_model(text: str) -> sw.ModelConfig:
+    """Read the model of a plan that is still to be made.
+
+    Raises:
+        BadInput: it is a saved plan, which has its own machine; or there is no such model.
+    """
+    if os.path.isfile(text):
+        with open(text, "rb") as file:
+            if b'"shardwise.plan/' in file.read(100):
+                raise BadInput(
+                    f"{text} is a saved plan and has its own machine. Write shardwise explain "
+                    f"{text}, or name MODEL HARDWARE."
+                )
+    return sw.model(text)
 
 
 def parse_changes(text: str) -> dict[str, float]:

@@ -52,6 +52,11 @@ def report_bug(error: Exception, args: Sequence[str]) -> int:
     return 1
 
 
+def note(text: str) -> None:
+    """Write a note to stderr about an input that was taken, such as a key that is ignored."""
+    sys.stderr.write(_wrapped("note: ", text))
+
+
 def _marked(problem: str, stream: TextIO) -> str:
     """A wrapped problem after the mark `✗ `, or `x ` if `stream` cannot encode the text."""
     first, *following = problem.split("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -10,6 +11,7 @@ from shardwise import units
 from shardwise.errors import BadInput, Problems, UnknownName
 
 if TYPE_CHECKING:
+    from shardwise.plan.schema.json_io import AnyPlan
     from shardwise.strategy.mesh import Mesh
 
 T = TypeVar("T")
@@ -158,3 +160,18 @@ def parse_top(text: str) -> int:
             f"--top {count:,} is more than {MAX_PLANS}, which is as many as can be read."
         )
     return count
+
+
+def load_plan(path: str) -> AnyPlan:
+    """Load a saved plan from a file, a pipe such as /dev/fd/63, or `-` for stdin.
+
+    Raises:
+        BadFile: there is no such file, or it holds no valid plan.
+    """
+    import shardwise as sw
+
+    if path != "-":
+        return sw.load(path)
+    from shardwise.plan.schema.json_io import decode
+
+    return decode(sys.stdin.buffer.read(), "stdin")

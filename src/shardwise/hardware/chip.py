@@ -247,11 +247,12 @@ def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
     """A copy with other values for some figures, by their names; None removes a figure."""
     for path, value in values.items():
         if path.startswith("peak."):
-            change: Any = {**chip.peak_flops_per_s, path.removeprefix("peak."): value}
-            chip = replace(chip, peak_flops_per_s=change)
+            peaks: Any = {**chip.peak_flops_per_s, path.removeprefix("peak."): value}
+            known = {dtype: peak for dtype, peak in peaks.items() if peak is not None}
+            chip = replace(chip, peak_flops_per_s=known)
             continue
         owner, _, attribute = FIELDS[path].attribute.rpartition(".")
-        change = value
+        change: Any = value
         if owner:
             links: Any = getattr(chip, owner)
             if links is None and owner == "scale_out":

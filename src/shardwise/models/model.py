@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
@@ -9,7 +10,7 @@ from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import not_counts
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 from shardwise.models.numerics import PLAIN_NORM, Norm
-from shardwise.models.stack import Segment, one_after_another, unrolled
+from shardwise.models.stack import Segment, one_after_another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +66,13 @@ class ModelConfig:
 
     def _order_problems(self) -> list[str]:
         """A problem if `order` has other numbers of layers per group than `groups`."""
-        kinds = unrolled(self.order)
-        group_counts = [group.count for group in self.groups]
-        order_counts = [kinds.count(i) for i in range(len(self.groups))]
-        if not kinds or (order_counts == group_counts and sum(order_counts) == len(kinds)):
+        order_counts: Counter[int] = Counter()
+        for segment in self.order:  # not unrolled: a repeat may be a mistyped, huge number
+            for kind in segment.kinds:
+                order_counts[kind] += segment.repeats
+        if not self.order or order_counts == {i: g.count for i, g in enumerate(self.groups)}:
             return []
-        counts = ", ".join(map(str, group_counts))
+        counts = ", ".join(str(group.count) for group in self.groups)
         return [
             f"the order of {self.name} does not match the layer counts of its groups, {counts}."
         ]

@@ -26,7 +26,7 @@ def planned_hardware(system: System) -> PlannedHardware:
         slices=system.n_slices,
         n_chips=system.n_chips,
         as_of=system.chip.as_of,
-        figures=_figures(system.chip),
+        figures=figures_of(system.chip),
     )
 
 
@@ -50,7 +50,7 @@ def system_of(hardware: PlannedHardware) -> System:
     """
     system = parse_system(hardware.name)
     chip = system.chip
-    catalog = _figures(chip)
+    catalog = figures_of(chip)
     changed: dict[str, float | None] = {}
     for path in {*catalog, *hardware.figures}:
         planned = hardware.figures.get(path)
@@ -64,7 +64,7 @@ def system_of(hardware: PlannedHardware) -> System:
     return replace(system, chip=with_values(chip, changed))
 
 
-def _figures(chip: Chip) -> dict[str, float]:
+def figures_of(chip: Chip) -> dict[str, float]:
     """Path in a chip's file -> value, for every number in the file."""
     return {
         path: float(figure.value)
@@ -79,15 +79,16 @@ def memory_bytes(memory: Memory) -> MemoryBytes:
 
 
 @contextmanager
-def errors_as_bad_file() -> Iterator[None]:
-    """Turn every `ShardwiseError` in the block, which rebuilds a plan, into `BadFile`."""
+def errors_at(path: str) -> Iterator[None]:
+    """Turn every `ShardwiseError` in the block, which reads a part of a plan, into `BadFile`.
+
+    Args:
+        path: the keys of the part, as `$.strategy.mesh`.
+    """
     try:
         yield
-    except BadFile:
-        raise
     except ShardwiseError as error:
-        problems = [f"the plan cannot be rebuilt: {problem}" for problem in error.problems]
-        raise BadFile(*problems) from None
+        raise BadFile(*(f"{path}: {problem}" for problem in error.problems)) from None
 
 
 def describe_links(placement: Placement, sizes: Mapping[str, int]) -> dict[str, str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shlex
+import threading
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,66 @@ def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
     said = run("explain", str(path))
     assert said.code == 2
     assert 'schema "other"' in said.err
+
+
+def test_a_plan_is_read_whatever_its_file_is_called(saved: str, tmp_path: Path) -> None:
+    expected = run("explain", saved, "--what-if", "hbm x1").out
+    text = Path(saved).read_bytes()
+    for name, content in (
+        ("plan.txt", text),
+        ("PLAN.JSON", text),
+        ("plan", text),
+        ("mark.json", b"\xef\xbb\xbf" + text),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        said = run("explain", str(path), "--what-if", "hbm x1")
+        assert (said.code, said.out, said.err) == (0, expected, "")
+
+
+@pytest.mark.parametrize("from_stdin", [True, False], ids=["stdin", "/dev/fd"])
+def test_a_plan_is_read_from_a_pipe(
+    saved: str, from_stdin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, other_end = os.pipe()
+    writer = threading.Thread(target=write_and_close, args=(other_end, Path(saved).read_bytes()))
+    writer.start()
+    with open(end) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        said = run("explain", "-" if from_stdin else f"/dev/fd/{end}", "--what-if", "hbm x1")
+    writer.join()
+    assert said.code == 0, said.err
+    assert said.out == run("explain", saved, "--what-if", "hbm x1").out
+
+
+def write_and_close(descriptor: int, content: bytes) -> None:
+    with open(descriptor, "wb") as file:
+        file.write(content)
+
+
+def test_stdin_that_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"[]")))
+    said = run("explain", "-")
+    assert said.code == 2
+    assert "✗ stdin is JSON, but not a plan: a plan is an object {...}." in said.err
+
+
+def test_a_key_that_is_not_read_is_noted(saved: str, tmp_path: Path) -> None:
+    plan = json.loads(Path(saved).read_text())
+    plan["comment"] = "mine"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan))
+    said = run("explain", str(path), "--what-if", "hbm x1")
+    assert said.code == 0
+    assert said.err.startswith("note: ")
+    assert "unknown key $.comment is ignored." in " ".join(said.err.split())
+
+
+@pytest.mark.parametrize("serve", [[], ["--serve"]])
+def test_a_saved_plan_has_its_own_machine(saved: str, serve: list[str]) -> None:
+    said = run("explain", saved, "h100:8", "--batch", "8x1024" if not serve else "8", *serve)
+    assert said.code == 2
+    assert "is a saved plan and has its own machine." in " ".join(said.err.split())
 
 
 def test_changes() -> None:

@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, names_of_set_options, parse_word
+from shardwise.cli.inputs import Inputs, load_plan, names_of_set_options, parse_word
 from shardwise.cli.options import argument, output, workload
 from shardwise.cli.progress import TerminalLine
 from shardwise.errors import BadInput, CheckFailed
@@ -89,7 +89,7 @@ def run(
     layer_counts = inputs.optional(_layer_counts, layers) or ()
     plan = None
     if not is_function:
-        plan = inputs.read(sw.load, subject)
+        plan = inputs.read(load_plan, subject)
     if fix and isinstance(plan, sw.ServingPlan):
         inputs.refuse(
             "--fix is for training plans, and this is a serving plan. Plan again with a smaller "

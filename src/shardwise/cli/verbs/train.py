@@ -12,7 +12,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs
+from shardwise.cli.inputs import Inputs, load_plan
 from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import Stages
 from shardwise.cli.streams import reserve_stdout, write_answer
@@ -200,7 +200,7 @@ def run(
 
 
 def _training_plan(path: str) -> sw.Plan:
-    plan = sw.load(path)
+    plan = load_plan(path)
     if not isinstance(plan, sw.Plan):
         raise BadInput(f"{path} is a plan of serving; plan with --train.")
     return plan

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from shardwise.errors import BadFile
-from shardwise.models import Norm, Segment, count
-from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
+from shardwise.models import count
+from shardwise.models.config import Layer, LayerGroup, Mlp, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.plan.schema.common import PlannedModel
 
@@ -61,38 +61,49 @@ def model_of(data: dict[str, Any]) -> ModelConfig:
     Raises:
         BadFile: the data do not describe a model.
     """
-    try:
-        groups = tuple(
-            LayerGroup(layer=_layer(group["layer"]), count=group["count"])
-            for group in data["groups"]
-        )
-        names = {field.name for field in fields(ModelConfig)} - {"groups"}
-        values = {name: value for name, value in data.items() if name in names}
-        for name in ("unused_keys", "ignored_keys"):
-            values[name] = tuple(values.get(name, ()))
-        values["order"] = _convert(values.get("order", ()), tuple[Segment, ...])
-        if "norm" in values:
-            values["norm"] = _convert(values["norm"], Norm)
-        return ModelConfig(groups=groups, **values)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise BadFile(f"the plan's architecture is not a model: {error!r}.") from None
+    groups = data.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        raise BadFile("groups is not a list of objects with the keys layer and count.")
+    values = []
+    for index, group in enumerate(groups):
+        where = f"groups[{index}]"
+        layer = _layer(group.get("layer"), f"{where}.layer")
+        values.append(_object({**group, "layer": layer}, LayerGroup, where))
+    return _object({**data, "groups": tuple(values)}, ModelConfig, "")
 
 
-def _layer(data: dict[str, Any]) -> Layer:
+def _layer(data: Any, where: str) -> Layer:
+    if not isinstance(data, dict):
+        raise BadFile(f"{where} is not an object.")
     blocks = dict(data)
-    kinds: dict[str, type[Any]] = {"attention": Attention, "mamba": Mamba, "ffn": Mlp}
-    if "n_experts" in (data.get("ffn") or ()):
-        kinds["ffn"] = Moe
-    for name, kind in kinds.items():
-        if data.get(name) is not None:
-            blocks[name] = _convert(data[name], kind)
-    return Layer(**blocks)
+    ffn = blocks.pop("ffn", None)
+    if ffn is not None:
+        kind = Moe if isinstance(ffn, dict) and "n_experts" in ffn else Mlp
+        blocks["ffn"] = _convert(ffn, kind, f"{where}.ffn")
+    return _object(blocks, Layer, where)
 
 
-def _convert(data: Any, kind: type[T]) -> T:
+def _object(data: dict[str, Any], kind: type[T], where: str) -> T:
+    """Convert an object whose values are JSON data, or already of the type of their field."""
+    types = get_type_hints(kind)
+    values = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        path = f"{where}.{field.name}" if where else field.name
+        if field.name not in data:
+            if field.default is MISSING:
+                raise BadFile(f"{path} is missing.")
+            continue
+        value = data[field.name]
+        if not is_dataclass(value) and field.name != "groups":
+            value = _convert(value, types[field.name], path)
+        values[field.name] = value
+    return kind(**values)
+
+
+def _convert(data: Any, kind: Any, where: str) -> Any:
     import msgspec
 
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise BadFile(f"the plan's architecture: {error}.") from None
+        raise BadFile(f"{where}: {error}.") from None

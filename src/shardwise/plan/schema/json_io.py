@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import warnings
 from dataclasses import replace
 from typing import Any
 
-from shardwise.errors import BadFile, nearest
+from shardwise.errors import BadFile, IgnoredKey, ShardwiseError, nearest, raise_all
+from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.serving_reasons import SERVING_REASONS
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
+from shardwise.plan.schema.validation import TOO_DEEP, hardware_problems, number_problems
+from shardwise.plan.serving.validate import plan_problems as serving_problems
+from shardwise.plan.training.validate import plan_problems as training_problems
 
 AnyPlan = Plan | ServingPlan
 # Lists whose rows may have a key `text`: a sentence that `report` makes of the other keys.
 ROWS_WITH_TEXT = ("why", "alternatives", "pareto")
+PLAN_AGAIN = "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json"
 
 
 def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
@@ -26,41 +33,74 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         name: the name of the document in error messages.
 
     Raises:
-        BadFile: not JSON, another schema, an unknown or missing key, a value of a wrong type. The
-            message says where.
+        BadFile: not JSON, another schema, a missing key, a value of a wrong type, a number out of
+            range, or facts that contradict one another. The message says where.
+
+    Warns:
+        IgnoredKey: plans do not have a key of the document.
     """
     import msgspec
 
-    try:
-        document = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise BadFile(f"{name} is not JSON: {error}.") from None
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise BadFile(
-            f'{name} has schema "{schema}"; this version reads "{SCHEMA}".',
-            "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json",
-        )
+    document = _document(text, name)
     for key in ROWS_WITH_TEXT:
         if isinstance(document.get(key), list):
             document[key] = [_without_text(row) for row in document[key]]
     workload = document.get("workload")
-    plan_type: type[AnyPlan] = Plan
-    reason_types = TRAINING_REASONS
-    if isinstance(workload, dict) and workload.get("kind") == "serve":
-        plan_type = ServingPlan
-        reason_types = SERVING_REASONS
+    is_serving = isinstance(workload, dict) and workload.get("kind") == "serve"
+    plan_type: type[AnyPlan] = ServingPlan if is_serving else Plan
     try:
         plan = msgspec.convert(document, plan_type)
+        reason_types = SERVING_REASONS if is_serving else TRAINING_REASONS
         plan = replace(plan, why=_reasons(document["why"], reason_types, name))
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}.") from None
-    problems = _unknown_keys(document, msgspec.to_builtins(plan), "$")
-    if isinstance(plan, Plan):
-        problems += _missing_layout_fields(document["strategy"])
-    if problems:
-        raise BadFile(*(f"{name}: {problem}" for problem in problems))
+    try:
+        raise_all(BadFile, _problems(document, plan))
+    except ShardwiseError as error:
+        raise BadFile(*(f"{name}: {problem}" for problem in error.problems)) from None
+    for note in _unknown_keys(document, _known(plan), "$"):
+        warnings.warn(f"{name}: {note}", IgnoredKey, stacklevel=2)
     return plan
+
+
+def _document(text: bytes | str, name: str) -> dict[str, Any]:
+    """The JSON object in the text of a plan, whose schema is that of this version.
+
+    Raises:
+        BadFile: not JSON, not an object, another schema, nested too deep, a number out of range.
+    """
+    import msgspec
+
+    try:
+        raw = text.encode() if isinstance(text, str) else text
+        document = msgspec.json.decode(raw.removeprefix(codecs.BOM_UTF8))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise BadFile(f"{name} is not JSON: {error}.") from None
+    except RecursionError:
+        raise BadFile(f"{name} is {TOO_DEEP}.") from None
+    if not isinstance(document, dict):
+        raise BadFile(f"{name} is JSON, but not a plan: a plan is an object {{...}}.", PLAN_AGAIN)
+    schema = document.get("schema")
+    if not isinstance(schema, str):
+        raise BadFile(f'{name} is JSON, but not a plan: its key "schema" names none.', PLAN_AGAIN)
+    if schema != SCHEMA:
+        raise BadFile(f'{name} has schema "{schema}"; this version reads "{SCHEMA}".', PLAN_AGAIN)
+    raise_all(BadFile, [f"{name}: {problem}" for problem in number_problems(document)])
+    return document
+
+
+def _problems(document: dict[str, Any], plan: AnyPlan) -> list[str]:
+    """Problems of a plan whose keys and types are right."""
+    if isinstance(plan, Plan):
+        missing = [name for name in LAYOUT_FIELDS if name not in document["strategy"]]
+        if missing:
+            return [f"missing required field `{name}` - at `$.strategy`." for name in missing]
+    problems = hardware_problems(plan.hardware)
+    if problems:
+        return problems
+    if isinstance(plan, Plan):
+        return training_problems(plan)
+    return serving_problems(plan)
 
 
 def load(path: str | os.PathLike[str]) -> AnyPlan:
@@ -106,14 +146,17 @@ def _reasons(
     return tuple(reasons)
 
 
-def _missing_layout_fields(strategy: dict[str, Any]) -> list[str]:
-    """List a problem for each field of `Layout` that the document lacks."""
-    missing = [name for name in LAYOUT_FIELDS if name not in strategy]
-    return [f"missing required field `{name}` - at `$.strategy`." for name in missing]
+def _known(plan: AnyPlan) -> dict[str, Any]:
+    """A document with all keys that are read from the document of a plan."""
+    import msgspec
+
+    known: dict[str, Any] = msgspec.to_builtins(plan)
+    known["model"]["architecture"] = msgspec.to_builtins(model_of(plan.model.architecture))
+    return known
 
 
 def _unknown_keys(document: Any, known: Any, path: str) -> list[str]:
-    """List a problem for each key of the document that plans do not have, with similar keys."""
+    """List a note for each key of the document that plans do not have, with similar keys."""
     problems: list[str] = []
     children: list[tuple[Any, Any, str]] = []
     if isinstance(document, dict) and isinstance(known, dict):
@@ -121,7 +164,7 @@ def _unknown_keys(document: Any, known: Any, path: str) -> list[str]:
             if key in known:
                 children.append((value, known[key], f"{path}.{key}"))
             else:
-                problems.append(f"unknown key {path}.{key}. {nearest(key, known)}")
+                problems.append(f"unknown key {path}.{key} is ignored. {nearest(key, known)}")
     elif isinstance(document, list) and isinstance(known, list | tuple):
         for index, (value, known_value) in enumerate(zip(document, known, strict=False)):
             children.append((value, known_value, f"{path}[{index}]"))

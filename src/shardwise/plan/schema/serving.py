@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shardwise import units
 from shardwise.plan.schema.common import (
@@ -17,6 +18,8 @@ from shardwise.plan.schema.common import (
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.search.serving.choose import Rule
 
+Bound = Literal["weights", "kv", "flops", "network", "software"]  # of a pass
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedWork:
@@ -28,7 +31,7 @@ class ServedWork:
         batch: sequences that decode at the same time, as requested; None if the search chose them.
     """
 
-    kind: str
+    kind: Literal["serve"]
     context: int
     prompt: int | None
     output: int | None
@@ -93,7 +96,7 @@ class ServingStrategy:
     prefill: PlannedEngines | None
     disaggregated: bool
     n_chips: int
-    searched: str
+    searched: Literal["machine", "chip"]
     rule: Rule
     fixed: dict[str, int | str]
     most: dict[str, int]
@@ -134,7 +137,7 @@ class Prefill:
     tokens: float
     prompts: int
     parts: dict[str, float]
-    bound: str
+    bound: Bound
     mfu: float
     busy: float
     transfer_s: float
@@ -166,7 +169,7 @@ class Decode:
     in_flight: int
     context: float
     parts: dict[str, float]
-    bound: str
+    bound: Bound
     kv_bytes_per_token: float
     kv_bytes_per_sequence: float
     max_batch: int
@@ -198,7 +201,7 @@ class ServingEstimate:
         traffic: metrics of simulated requests; None without a simulation.
     """
 
-    bound: str
+    bound: Bound
     prefill: Prefill
     decode: Decode
     ttft_s: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from shardwise import units
 from shardwise.plan.schema.common import (
@@ -22,6 +22,7 @@ from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS
 from shardwise.workload import Train
 
 DTYPE_FIELDS = ("weights", "compute", "gradients", "reduce", "moments", "master")  # of `Train`
+Bound = Literal["compute", "hbm", "communication"]  # of a step
 LAYOUT_FIELDS = tuple(field.name for field in fields(Layout) if field.name != "mesh")
 
 
@@ -33,7 +34,7 @@ class PlannedWork:
         remat: the requested policy; "auto" if the search chose it.
     """
 
-    kind: str
+    kind: Literal["train"]
     batch: int
     seq: int
     tokens: float | None
@@ -153,7 +154,7 @@ class Estimate:
     """
 
     step_s: Range
-    bound: str
+    bound: Bound
     compute_s: float
     hbm_s: float
     comm_s: dict[str, float]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
-from shardwise.plan.machine import errors_as_bad_file, find_placement, system_of
+from shardwise.plan.machine import errors_at, find_placement, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.search.given import fixed_of
@@ -31,30 +31,36 @@ def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
     """
     strategy = plan.strategy
     estimate = plan.estimate
-    with errors_as_bad_file():
+    with errors_at("$.model.architecture"):
+        model = model_of(plan.model.architecture)
+    with errors_at("$.hardware"):
         system = system_of(plan.hardware)
+    with errors_at("$.workload or $.strategy.precision"):
         job = _job(plan)
-        request = Request(
-            config=model_of(plan.model.architecture),
-            where=system if strategy.searched == "machine" else system.chip,
-            jobs=(job,),
-            fixed=fixed_of(strategy.fixed, strategy.most),
-            peak=estimate.rates.name == "peak",
-            disaggregate=strategy.disaggregated,
-        )
-        prefill_server = None
-        prefill_busy = 0.0
-        if strategy.prefill:
+    request = Request(
+        config=model,
+        where=system if strategy.searched == "machine" else system.chip,
+        jobs=(job,),
+        fixed=fixed_of(strategy.fixed, strategy.most),
+        peak=estimate.rates.name == "peak",
+        disaggregate=strategy.disaggregated,
+    )
+    with errors_at("$.strategy.servers"):
+        server = _server(request, system, strategy.servers)
+    prefill_server = None
+    prefill_busy = 0.0
+    if strategy.prefill:
+        prefill_busy = estimate.prefill.busy
+        with errors_at("$.strategy.prefill"):
             prefill_server = _server(request, system, strategy.prefill)
-            prefill_busy = estimate.prefill.busy
-        return request, Candidate(
-            server=_server(request, system, strategy.servers),
-            batch=estimate.decode.batch,
-            reader=prefill_server,
-            busy=prefill_busy,
-            chips=strategy.n_chips,
-            transfer_s=estimate.prefill.transfer_s,
-        )
+    return request, Candidate(
+        server=server,
+        batch=estimate.decode.batch,
+        reader=prefill_server,
+        busy=prefill_busy,
+        chips=strategy.n_chips,
+        transfer_s=estimate.prefill.transfer_s,
+    )
 
 
 def _job(plan: ServingPlan) -> Serve:

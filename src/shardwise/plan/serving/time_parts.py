@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from shardwise.arrays import Num
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import in_flight
@@ -10,6 +12,7 @@ from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, Moe
 from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
+from shardwise.plan.schema.serving import Bound
 from shardwise.search.serving.candidate import Server
 
 # Field of `PassTime` -> name of the part in a plan. The other parts of a pass are mesh roles.
@@ -55,9 +58,9 @@ def largest(seconds: dict[str, float]) -> str:
     return max(seconds, key=lambda name: seconds[name])
 
 
-def bound(time: PassTime, *, compute_bound: bool) -> str:
+def bound(time: PassTime, *, compute_bound: bool) -> Bound:
     """What takes longest of a pass: the largest of its `sides`."""
-    return largest(sides(time, compute_bound=compute_bound))
+    return cast("Bound", largest(sides(time, compute_bound=compute_bound)))
 
 
 def is_compute_bound(server: Server, batch: int) -> bool:

@@ -9,7 +9,7 @@ from shardwise.hardware import System, Torus
 from shardwise.models import ModelConfig
 from shardwise.plan.losses import largest_increase, nonzero
 from shardwise.plan.schema.common import Loss, Operation, Range, Reason
-from shardwise.plan.schema.training import Alternative
+from shardwise.plan.schema.training import Alternative, Bound
 from shardwise.plan.schema.training_reasons import (
     Bubble,
     Communication,
@@ -61,7 +61,7 @@ def strategy_fields(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def bound(candidate: Candidate, operations: Sequence[Operation]) -> str:
+def bound(candidate: Candidate, operations: Sequence[Operation]) -> Bound:
     """What sets the lower bound of the step: `compute`, `hbm` or `communication`."""
     roofline = candidate.roofline
     if roofline.lower_s > roofline.on_chip_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwise.errors import BadFile
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.plan.machine import errors_as_bad_file, find_placement, system_of
+from shardwise.plan.machine import errors_at, find_placement, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
@@ -20,22 +20,29 @@ def rebuild(plan: Plan) -> Case:
     Raises:
         BadFile: a part of the plan is not a valid model, machine, workload or layout.
     """
-    with errors_as_bad_file():
+    strategy = plan.strategy
+    with errors_at("$.model.architecture"):
+        model = model_of(plan.model.architecture)
+    with errors_at("$.hardware"):
+        system = system_of(plan.hardware)
+    with errors_at("$.workload or $.strategy.precision"):
+        job = plan.job
+    with errors_at("$.strategy"):
         layout = plan.layout
-        if layout.policy != plan.strategy.remat:
+        if layout.policy != strategy.remat:
             raise BadFile(
-                f"the plan's remat is {plan.strategy.remat}, but its recomputed parts are those of "
+                f"remat is {strategy.remat}, but its recomputed parts are those of "
                 f"{layout.policy}. Change both, or plan again with --remat."
             )
-        system = system_of(plan.hardware)
-        rates = PEAK if plan.estimate.rates.name == "peak" else calibration(system.chip.name)
+    with errors_at("$.strategy.placement of $.strategy.mesh"):
         placements = place(system, layout.sizes)
-        return Case(
-            model=model_of(plan.model.architecture),
-            system=system,
-            job=plan.job,
-            layout=layout,
-            placement=find_placement(plan.strategy.placement, placements, layout.mesh, system),
-            cal=rates,
-            fixed=fixed_of(plan.strategy.fixed, plan.strategy.most),
-        )
+        placement = find_placement(strategy.placement, placements, layout.mesh, system)
+    return Case(
+        model=model,
+        system=system,
+        job=job,
+        layout=layout,
+        placement=placement,
+        cal=PEAK if plan.estimate.rates.name == PEAK.name else calibration(system.chip.name),
+        fixed=fixed_of(strategy.fixed, strategy.most),
+    )

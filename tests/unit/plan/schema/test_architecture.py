@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, BadShape, ShardwiseError
 from shardwise.models import load, names
 from shardwise.plan.schema.architecture import model_of, plain_data
 from tests.hybrid import hybrid, paired
@@ -81,6 +81,39 @@ def test_plans_from_before_these_fields_give_the_same_sizes(name):
 
 def test_numbers_of_a_wrong_kind_are_told():
     data = plain_data(load("gemma2-2b"))
-    for change in ({"norm": {"eps": "x"}}, {"order": [{"kinds": "x"}]}, {"order": 3}):
-        with pytest.raises(BadFile, match="the plan's architecture"):
-            model_of(data | change)
+    for key, value in (("norm", {"eps": "x"}), ("order", [{"kinds": "x"}]), ("order", 3)):
+        with pytest.raises(BadFile, match=f"^{key}: Expected"):
+            model_of(data | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("groups", None, "groups is not a list of objects"),
+        ("groups", [{"count": 2}], "groups[0].layer is not an object"),
+        ("groups", [{"layer": {"attention": None}, "count": 2}], "is empty"),
+        ("groups", [{"layer": {"ffn": {"d_ff": 8}}, "count": "2"}], "groups[0].count: Expected"),
+        ("groups", [{"layer": {"ffn": [8]}, "count": 2}], "groups[0].layer.ffn: Expected `object`"),
+        ("name", ["gemma"], "name: Expected `str`, got `array`"),
+        ("source", {}, "source: Expected `str`, got `object`"),
+        ("ignored_keys", [["x"]], "ignored_keys: Expected `str`, got `array`"),
+        ("d_model", "64", "d_model: Expected `int`, got `str`"),
+    ],
+)
+def test_parts_that_describe_no_model(key, value, told):
+    with pytest.raises(ShardwiseError) as error:
+        model_of(plain_data(load("gemma2-2b")) | {key: value})
+    assert told in str(error.value)
+
+
+def test_a_key_without_default_is_missing():
+    data = plain_data(load("gemma2-2b"))
+    with pytest.raises(BadFile, match=r"^vocab is missing\.$"):
+        model_of(without(data, ("vocab",)))
+
+
+def test_a_huge_number_of_repeats_is_refused_at_once():
+    """It once was a list of every layer."""
+    order = [{"kinds": [0, 1], "repeats": 10**12}]
+    with pytest.raises(BadShape, match="does not match the layer counts of its groups, 13, 13"):
+        model_of(plain_data(load("gemma2-2b")) | {"order": order})

@@ -75,9 +75,9 @@ def test_the_plans_own_figures_count() -> None:
 @pytest.mark.parametrize(
     ("part", "change", "said"),
     [
-        ("model", {"architecture": {}}, "is not a model"),
-        ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not a model"),
-        ("hardware", {"name": "v5e:5x5x5"}, "cannot be rebuilt"),
+        ("model", {"architecture": {}}, r"^\$\.model\.architecture: groups is not a list"),
+        ("model", {"architecture": {"groups": [{"layer": 3, "count": 1}]}}, "is not an object"),
+        ("hardware", {"name": "v5e:5x5x5"}, r"^\$\.hardware: no slice v5e:5x5x5"),
         ("strategy", {"placement": {"fsdp": "somewhere"}}, "has no placement of"),
         ("strategy", {"remat": "norms"}, "remat is norms, but its recomputed parts are those of"),
         ("workload", {"batch": 0}, "not between 1 and"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.explanation import explain, parse_changes, read_saved
+from shardwise.cli.explanation import explain, parse_changes, read_model, read_saved
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.machines import chip_of, parse_machine
 from shardwise.cli.progress import progress
@@ -63,7 +63,7 @@ def run(
         return explain(saved_plan, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole engine, --fix a part of it. Use one.")
-    config = inputs.read(sw.model, plan)
+    config = inputs.read(read_model, plan)
     machine = inputs.read(parse_machine, hardware)
     chip = chip_of(machine) if machine else None
     jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip)

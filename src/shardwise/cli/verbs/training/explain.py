@@ -5,7 +5,7 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.explanation import explain, parse_changes, read_saved
+from shardwise.cli.explanation import explain, parse_changes, read_model, read_saved
 from shardwise.cli.inputs import Inputs, parse_fixed, split_settings
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.training.workload import read_job
@@ -37,7 +37,7 @@ def run(
         return explain(saved_plan, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
-    config = inputs.read(sw.model, plan)
+    config = inputs.read(read_model, plan)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat)
     whole_strategy = inputs.optional(parse_fixed, mesh)
