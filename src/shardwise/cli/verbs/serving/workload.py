@@ -103,10 +103,10 @@ def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | N
         inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
     if not (requests.prompt or requests.output):
         context = requests.context or CONTEXT
-        return {"context": inputs.read(units.parse_whole, context, "--context")}
+        return {"context": inputs.read(units.parse_length, context, "--context")}
     return {
-        "prompt": inputs.optional(units.parse_whole, requests.prompt, "--prompt"),
-        "output": inputs.optional(units.parse_whole, requests.output, "--output"),
+        "prompt": inputs.optional(units.parse_length, requests.prompt, "--prompt"),
+        "output": inputs.optional(units.parse_length, requests.output, "--output"),
     }
 
 
