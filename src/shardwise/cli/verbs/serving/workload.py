@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import shardwise as sw
@@ -32,14 +32,6 @@ class RequestOptions:
     draft: str = ""
     acceptance: str = ""
     draft_cost: str = ""
-
-    def by_name(self) -> dict[str, str]:
-        """The texts by the names of their options, such as `--draft-cost`."""
-        texts = {}
-        for field in fields(self):
-            name = field.name.replace("_", "-")
-            texts[f"--{name}"] = getattr(self, field.name)
-        return texts
 
 
 def read_jobs(
