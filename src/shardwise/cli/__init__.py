@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shardwise.cli.streams import write_answer
+from shardwise.cli.streams import replace_closed, write_answer
 from shardwise.errors import ShardwiseError, UnknownName
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     args = list(argv)
     try:
+        replace_closed()
         return _run(args)
     except ShardwiseError as error:
         from shardwise.cli.failure import report
@@ -74,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
+    if args[:1] == ["help"] and len(args) > 1:
+        args = [*args[1:], "--help"]
     if not args or args[0] in ("-h", "--help", "help"):
         write_answer(help_text())
         return 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from shardwise import units
-from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
+from shardwise.errors import BadFile, BadInput, ShardwiseError, UnknownName, raise_all
 
 if TYPE_CHECKING:
     from shardwise.strategy.mesh import Mesh
@@ -171,6 +174,30 @@ def roles() -> tuple[str, ...]:
     from shardwise.strategy.mesh import Mesh
 
     return tuple(field.name for field in fields(Mesh))
+
+
+def parse_output_file(path: str) -> str:
+    """Check that a file can be written, before the work whose result it shall hold.
+
+    Raises:
+        BadFile: it cannot.
+    """
+    written = path
+    problem = 0
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            problem = errno.EISDIR
+    except FileNotFoundError:
+        written = os.path.dirname(path) or "."
+        if not os.path.isdir(written):
+            problem = errno.ENOENT
+    except OSError as error:
+        problem = error.errno or errno.EINVAL
+    if not problem and not os.access(written, os.W_OK):
+        problem = errno.EACCES
+    if problem:
+        raise BadFile(f"{path}: {os.strerror(problem)}. Nothing was saved.")
+    return path
 
 
 def parse_top(text: str) -> int:

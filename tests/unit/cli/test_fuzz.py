@@ -1,0 +1,111 @@
+"""No command line ends in a bug, in silence or in a long wait: hundreds that nobody should type."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.golden.terminal import Said, run
+from tests.unit.cli.command_lines import GOOD, command_lines, forms
+
+CODES = {0, 2, 3, 4, 5}
+LIMIT_S = 10  # of CPU time, which other work on the machine does not lengthen
+SHORT = 150
+LONG = 2000
+
+
+class OutOfTime(BaseException):
+    """The limit is reached; no `except Exception` catches it."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise OutOfTime
+
+    earlier = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, earlier)
+
+
+def fault(words: list[str]) -> str:
+    """What is wrong with the way in which a command line is answered; empty if nothing is."""
+    try:
+        with limited():
+            said = run(*words)
+    except OutOfTime:
+        return f"over {LIMIT_S} s of CPU time"
+    except Exception as error:
+        return f"raises {type(error).__name__}: {error}"
+    if said.code not in CODES:
+        return f"exit code {said.code}: {said.err}"
+    if "bug in shardwise" in said.err or "Traceback" in said.err:
+        return said.err
+    if said.code == 0:
+        return "" if said.out.strip() else "says nothing"
+    return "" if names_a_mistake(words, said) else f"names no mistake: {said.err}{said.out}"
+
+
+def names_a_mistake(words: list[str], said: Said) -> bool:
+    """Whether the message has a word of the command line; a table may have it too."""
+    told = f"{said.err}{said.out if said.code != 2 else ''}".casefold()
+    if not told.strip():
+        return False
+    typed = " ".join(words).casefold()
+    parts = (*typed.split(), *re.findall(r"\w+", typed))
+    return any(part in told for part in parts) or '""' in told
+
+
+def faults(seed: int, count: int) -> list[str]:
+    found = []
+    for words in command_lines(seed, count):
+        problem = fault(words)
+        if problem:
+            found.append(f"shardwise {shlex.join(words)}\n    {problem.strip()}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+
+
+def test_every_verb_is_tried() -> None:
+    assert set(GOOD) == forms()
+
+
+def test_the_same_seed_makes_the_same_lines() -> None:
+    assert list(command_lines(3, 40)) == list(command_lines(3, 40))
+    assert list(command_lines(3, 40)) != list(command_lines(4, 40))
+
+
+def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("shardwise.cli.locate", broken)
+    assert "exit code 1" in fault(["models"])
+    assert not names_a_mistake(["hw", "v5"], Said(code=2, out="", err="✗ no."))
+    assert names_a_mistake(["hw", "v5"], Said(code=2, out="", err='✗ unknown chip "v5".'))
+
+
+def test_short() -> None:
+    assert faults(1, SHORT) == []
+
+
+@pytest.mark.oracle
+def test_long() -> None:
+    assert faults(2, LONG) == []
