@@ -125,6 +125,9 @@ def problems(
     found: list[str] = []
     if "help" in given:
         return found
+    for param in params:
+        if param.param_type_name == "argument" and given.get(param.name) == "":
+            found.append(f"{param.metavar} is empty.")
     for param in options:
         if param.name not in names:
             continue

@@ -50,7 +50,7 @@ def load(model: str | Path) -> ModelConfig:
         config = from_dict(preset.read(), name=preset.name, source=preset.source)
     else:
         hint = "Or give a path to a config.json or its folder (./NAME in the current folder)."
-        raise UnknownName("model", name[:80], presets.names(), hint)
+        raise UnknownName("model", name, presets.names(), hint)
     return overrides.apply(config, changes)
 
 
