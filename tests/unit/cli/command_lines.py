@@ -51,7 +51,10 @@ HOSTILE = (
     "csv", "xml", "poisson", "bursty:99", "off", "memory", "mlp.down", "sharding", "99", "X=2",
 )  # fmt: skip
 
+# Values that mean nothing: a command line that has one cannot be answered.
+NONSENSE = ("", " ", "🦙", "\u202e", "\\", "'", '"', "<b>", "\x1b[31m", "::", "llama3-8b🦙")
 SLOW_WORDS = ("measure", "--all")  # what they ask for takes long
+ENDING = {"demo": "now", "validate": "none.json"}  # without this word, the verb works for long
 
 
 @cache
@@ -132,9 +135,7 @@ def command_lines(seed: int, count: int) -> Iterator[list[str]]:
         words = GOOD[verb].split()
         for _ in range(rng.choice((1, 1, 2, 3))):
             rng.choice(MISTAKES)(rng, verb, words)
-        if verb == "demo" and not words:
-            words = ["now"]
-        if not any(word in SLOW_WORDS for word in words):
+        if ENDING.get(verb, "") in ("", *words) and not any(word in SLOW_WORDS for word in words):
             made += 1
             yield [verb.split()[0], *words]
 

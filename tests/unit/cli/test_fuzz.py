@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.terminal import Said, run
-from tests.unit.cli.command_lines import GOOD, command_lines, forms, options
+from tests.unit.cli.command_lines import GOOD, NONSENSE, command_lines, forms, options
 
 CODES = {0, 2, 3, 4, 5}
 LIMIT_S = 10  # of CPU time, which other work on the machine does not lengthen
@@ -53,9 +53,20 @@ def fault(words: list[str]) -> str:
         return f"exit code {said.code}: {said.err}"
     if "bug in shardwise" in said.err or "Traceback" in said.err:
         return said.err
+    if said.code == 0 and has_nonsense(words):
+        return f"answers nonsense: {said.out[:200]}"
     if said.code == 0:
         return "" if said.out.strip() else "says nothing"
     return "" if names_a_mistake(words, said) else f"names no mistake: {said.err}{said.out}"
+
+
+def has_nonsense(words: list[str]) -> bool:
+    """Whether an option has a value that means nothing, other than as the name of a file."""
+    for before, word in zip(["", *words], words, strict=False):
+        value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        if value in NONSENSE and before not in ("-o", "--output") and not word.startswith("-o="):
+            return True
+    return False
 
 
 def names_a_mistake(words: list[str], said: Said) -> bool:
@@ -69,7 +80,11 @@ def names_a_mistake(words: list[str], said: Said) -> bool:
     message = "".join(told.casefold().split())
     typed = " ".join(words).casefold()
     printable = "".join(letter if letter.isprintable() else "?" for letter in typed)
-    parts = (*printable.split(), *re.findall(r"\w+", typed), '""', *options(words[0]))
+    verb = words[0]
+    if f"{verb} --serve" in GOOD and "--serve" in words:
+        verb = f"{verb} --serve"
+    names = [name.lstrip("-") for name in options(verb)]
+    parts = (*printable.split(), *re.findall(r"\w+", typed), '""', *names)
     return bool(message) and any(part[:40] in message for part in parts)
 
 
