@@ -93,6 +93,19 @@ def _set_option(rng: random.Random, verb: str, words: list[str]) -> None:
             words.append(_value(rng, verb))
 
 
+def _set_nonsense(rng: random.Random, verb: str, words: list[str]) -> None:
+    names = [name for name, has_value in options(verb).items() if has_value]
+    if names:
+        words += [rng.choice(names), rng.choice(NONSENSE)]
+
+
+def _repeat_option(rng: random.Random, verb: str, words: list[str]) -> None:
+    names = [name for name, has_value in options(verb).items() if has_value and name in words[:-1]]
+    if names:
+        name = rng.choice(names)
+        words += [name, words[words.index(name) + 1]]
+
+
 def _change_value(rng: random.Random, verb: str, words: list[str]) -> None:
     if words:
         words[rng.randrange(len(words))] = _value(rng, verb)
@@ -119,6 +132,8 @@ def _set_option_of_another(rng: random.Random, verb: str, words: list[str]) -> N
 MISTAKES: tuple[Callable[[random.Random, str, list[str]], Any], ...] = (
     *(4 * [_set_option]),
     *(3 * [_change_value]),
+    *(2 * [_set_nonsense]),
+    _repeat_option,
     _drop_word,
     _add_word,
     _repeat_word,

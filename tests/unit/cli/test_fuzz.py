@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.cli import locate
 from tests.golden.terminal import Said, run
 from tests.unit.cli.command_lines import GOOD, NONSENSE, command_lines, forms, options
 
@@ -61,12 +62,21 @@ def fault(words: list[str]) -> str:
 
 
 def has_nonsense(words: list[str]) -> bool:
-    """Whether an option has a value that means nothing, other than as the name of a file."""
+    """Whether an option is given twice, or has a value that is nothing but the name of a file."""
+    has_value = options(form(words))
+    if any(words.count(name) > 1 for name in words if has_value.get(name)):
+        return True
     for before, word in zip(["", *words], words, strict=False):
         value = word.partition("=")[2] if word.startswith("-") and "=" in word else word
         if value in NONSENSE and before not in ("-o", "--output") and not word.startswith("-o="):
             return True
     return False
+
+
+def form(words: list[str]) -> str:
+    """The verb, as its help names it."""
+    name, _ = locate(words[0], words[1:])
+    return name
 
 
 def names_a_mistake(words: list[str], said: Said) -> bool:
@@ -80,10 +90,7 @@ def names_a_mistake(words: list[str], said: Said) -> bool:
     message = "".join(told.casefold().split())
     typed = " ".join(words).casefold()
     printable = "".join(letter if letter.isprintable() else "?" for letter in typed)
-    verb = words[0]
-    if f"{verb} --serve" in GOOD and "--serve" in words:
-        verb = f"{verb} --serve"
-    names = [name.lstrip("-") for name in options(verb)]
+    names = [name.lstrip("-") for name in options(form(words))]
     parts = (*printable.split(), *re.findall(r"\w+", typed), '""', *names)
     return bool(message) and any(part[:40] in message for part in parts)
 
@@ -116,6 +123,9 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
+    assert has_nonsense(["models", "gpt2", "--kv", "--seq", "🦙"])
+    assert has_nonsense(["models", "gpt2", "--seq", "8", "--seq", "8"])
+    assert not has_nonsense(["plan", "gpt2", "--json", "-o", "🦙"])
     monkeypatch.setattr("shardwise.cli.locate", broken)
     assert "exit code 1" in fault(["models"])
     assert not names_a_mistake(["hw", "v5"], Said(code=2, out="", err="✗ no.\n"))
