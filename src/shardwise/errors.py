@@ -30,6 +30,8 @@ from typing import ParamSpec, TypeVar
 T = TypeVar("T")
 P = ParamSpec("P")
 
+LONGEST_NAME = 80  # characters of an unknown name that a message repeats
+
 
 class ShardwiseError(Exception):
     """Base class of all expected errors; `problems` has one text per problem."""
@@ -56,7 +58,10 @@ class UnknownName(BadInput):
     """
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
-        problem = f'unknown {what} "{name}". {nearest(name, known)} {hint}'
+        shown = name
+        if len(name) > LONGEST_NAME:
+            shown = f"{name[: LONGEST_NAME - 3]}..."
+        problem = f'unknown {what} "{shown}". {nearest(name, known)} {hint}'
         super().__init__(problem.rstrip())
 
 

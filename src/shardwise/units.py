@@ -96,6 +96,21 @@ def parse_whole(text: str, what: str = "count", low: int = 1) -> int:
     return int(value)
 
 
+def parse_length(text: str, what: str = "length", low: int = 1) -> int:
+    """Parse a number of tokens in a sequence, of at least `low`; `what` names it in messages.
+
+    Lengths are powers of two by custom: after a power of two, k is 1,024 and M is 1,024 squared.
+
+    >>> parse_length("32k"), parse_length("1M"), parse_length("100k"), parse_length("32000")
+    (32768, 1048576, 100000, 32000)
+    """
+    value, unit = _split(text, what)
+    is_power_of_two = value >= 1 and math.frexp(value)[0] == 0.5
+    if is_power_of_two and unit in ("k", "K", "M"):
+        text = text.replace(unit, f"{unit.upper()}i")
+    return parse_whole(text, what, low)
+
+
 def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[str, int]:
     """Parse named sizes: `("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
 

@@ -279,7 +279,7 @@ def parse_batch(text: str) -> tuple[int, int]:
     """Read a batch SEQUENCESxLENGTH: `1024x4096` is 1,024 sequences of 4,096 tokens.
 
     >>> parse_batch("1024x4k")
-    (1024, 4000)
+    (1024, 4096)
     """
     parts = text.replace("X", "x").replace("×", "x").split("x")
     if len(parts) != 2 or not all(parts):
@@ -287,7 +287,7 @@ def parse_batch(text: str) -> tuple[int, int]:
             f'batch "{text}" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'
         )
     sequences = units.parse_whole(parts[0], "batch sequences")
-    return sequences, units.parse_whole(parts[1], "sequence length")
+    return sequences, units.parse_length(parts[1], "sequence length")
 
 
 def _master_dtype(weights: str, master: str | None) -> str | None:

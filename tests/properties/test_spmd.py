@@ -12,7 +12,7 @@ from shardwise.models import load
 from shardwise.ops.einsum import Array, Einsum
 from shardwise.ops.layers import layer_terms, outer_terms
 from shardwise.ops.notation import parse_einsum
-from shardwise.ops.program import _of_phase, shard_einsum, weight_names
+from shardwise.ops.program import _phase_einsums, shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, axes_of, choices, derive
 from shardwise.strategy.layout import Form, table
 from tests.properties.layouts import PRODUCTS, arrays, einsums
@@ -102,7 +102,7 @@ def test_the_training_step_computes_what_it_says(name: str) -> None:
     for term in terms:
         einsum = shard_einsum(term.einsum, weight_names(terms), rules)
         for phase in ("forward", "backward"):
-            for _, one in _of_phase(term, einsum, phase):
+            for _, one in _phase_einsums(term, einsum, phase):
                 # Heads that keys and values hold fewer of cannot be written for NumPy.
                 if any(d.stored for a in (*one.inputs, one.output) for d in a.dims):
                     continue

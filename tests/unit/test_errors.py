@@ -88,3 +88,8 @@ def test_any_name_has_an_answer(name: str, known: list[str]) -> None:
     assert told.endswith(".")
     if name in known and name:
         assert name in told
+
+
+def test_a_long_unknown_name_is_cut() -> None:
+    (problem,) = UnknownName("chip", "a" * 300, ["h100"]).problems
+    assert problem == f'unknown chip "{"a" * 77}...". Known: "h100".'

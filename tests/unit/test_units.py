@@ -25,6 +25,18 @@ PARSERS: list[Callable[[str], float]] = [
 
 
 @pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("32k", 32768), ("32K", 32768), ("1k", 1024), ("512k", 512 * 1024), ("1M", 2**20),
+        ("4Ki", 4096), ("32000", 32000), ("100k", 100_000), ("3k", 3000), ("10M", 10**7),
+        ("1.5k", 1500), ("8", 8), ("2B", 2 * 10**9),
+    ],
+)  # fmt: skip
+def test_k_is_1024_after_a_power_of_two(text: str, tokens: int) -> None:
+    assert units.parse_length(text) == tokens
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("4096", 4096), ("15T", 15e12), ("4Mi", 4 * 1024**2), ("1.5e12", 1.5e12), ("2B", 2e9),

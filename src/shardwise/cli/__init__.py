@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from shardwise.cli.streams import write_answer
+from shardwise.cli.streams import replace_closed, write_answer
 from shardwise.errors import IgnoredKey, ShardwiseError, UnknownName
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:]
     args = list(argv)
     try:
+        replace_closed()
         with warnings.catch_warnings():
             warnings.simplefilter("always", IgnoredKey)
             warnings.showwarning = _note_or_warn(warnings.showwarning)
@@ -92,6 +93,8 @@ def _note_or_warn(warn: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run(args: list[str]) -> int:
+    if args[:1] == ["help"] and len(args) > 1:
+        args = [*args[1:], "--help"]
     if not args or args[0] in ("-h", "--help", "help"):
         write_answer(help_text())
         return 0

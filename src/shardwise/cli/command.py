@@ -8,14 +8,24 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from shardwise.errors import BadInput
+from shardwise.cli.applicability import problems
+from shardwise.errors import BadInput, raise_all
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists options by group.
+    """A command whose help lists options by group, and that refuses options which do not apply.
 
     An option without a group is listed in the group of the option before it.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        given = {
+            param.name: values[param.name] for param in order if values[param.name] is not None
+        }
+        verb = str(ctx.info_name).removeprefix("shardwise ")
+        raise_all(BadInput, problems(verb, self.get_params(ctx), given, order, args))
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

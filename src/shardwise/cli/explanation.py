@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import shardwise as sw
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, load_plan, names_of_set_options, parse_word
+from shardwise.cli.inputs import Inputs, load_plan, parse_word
 from shardwise.cli.progress import progress
 from shardwise.errors import BadInput
 from shardwise.hardware.scale import SCALABLE
@@ -55,23 +55,17 @@ def _explain_serving(
     )
 
 
-def read_saved(
-    inputs: Inputs, path: str, options: Mapping[str, object]
-) -> sw.Plan | sw.ServingPlan:
+def read_saved(inputs: Inputs, path: str) -> sw.Plan | sw.ServingPlan:
     """Load a saved training or serving plan.
 
     Args:
         inputs: the other inputs of the command; all of its problems are raised here.
         path: of the plan.json.
-        options: name -> value of the options that do not apply to a saved plan.
 
     Raises:
-        BadInput: an option is set that does not apply, or `inputs` has problems.
+        BadInput: `inputs` has problems.
         BadFile: the plan cannot be read.
     """
-    names = names_of_set_options(options)
-    if names:
-        inputs.refuse(f"{names}: a saved plan has its own. Name MODEL HARDWARE.")
     plan = inputs.read(_load_plan, path)
     inputs.done()
     return plan

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from shardwise import units
-from shardwise.errors import BadInput, Problems, UnknownName
+from shardwise.errors import BadFile, BadInput, Problems, UnknownName
 
 if TYPE_CHECKING:
     from shardwise.plan.schema.json_io import AnyPlan
@@ -146,6 +149,30 @@ def roles() -> tuple[str, ...]:
     from shardwise.strategy.mesh import Mesh
 
     return tuple(field.name for field in fields(Mesh))
+
+
+def parse_output_file(path: str) -> str:
+    """Check that a file can be written, before the work whose result it shall hold.
+
+    Raises:
+        BadFile: it cannot.
+    """
+    written = path
+    problem = 0
+    try:
+        if stat.S_ISDIR(os.stat(path).st_mode):
+            problem = errno.EISDIR
+    except FileNotFoundError:
+        written = os.path.dirname(path) or "."
+        if not os.path.isdir(written):
+            problem = errno.ENOENT
+    except OSError as error:
+        problem = error.errno or errno.EINVAL
+    if not problem and not os.access(written, os.W_OK):
+        problem = errno.EACCES
+    if problem:
+        raise BadFile(f"{path}: {os.strerror(problem)}. Nothing was saved.")
+    return path
 
 
 def parse_top(text: str) -> int:

@@ -10,14 +10,17 @@ from typing import TypeVar
 import shardwise as sw
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.ranges import MAX_POINTS, parse_values
+from shardwise.hardware.machine_names import split_name
 
+_OTHER_SIZE = re.compile(r"[0-9][^a-wyz:]*", re.IGNORECASE)  # of the chip before: 128, 4x4x8
 _SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
 Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
 
 
 def has_size(hardware: str) -> bool:
-    """Whether the text names a machine (`v5e:4x4`) and not only a chip (`v5e`)."""
-    return ":" in hardware.split(",")[0]
+    """Whether the text names a machine (`v5e:4x4`, `8xh100`) and not only a chip (`v5e`)."""
+    head = hardware.split(",")[0]
+    return ":" in head or bool(split_name(head)[1])
 
 
 def parse_machine(text: str) -> sw.System | sw.Chip:
@@ -78,7 +81,7 @@ def _expanded(inputs: Inputs, text: str) -> Iterator[str]:
         word = part.strip()
         if "=" in word and groups:
             groups[-1].append(word)
-        elif ":" not in word and groups and ":" in groups[-1][0]:
+        elif _OTHER_SIZE.fullmatch(word) and groups and ":" in groups[-1][0]:
             chip = groups[-1][0].partition(":")[0]
             groups.append([f"{chip}:{word}"])
         else:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 DELAY_S = 0.5  # work that takes less time shows nothing
+LINE_EVERY_S = 10.0  # in a pipe or file
 
 
 @contextmanager
@@ -34,16 +35,25 @@ def progress(text: str) -> Iterator[None]:
 
 @contextmanager
 def counting(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how many of all rows of a sweep are done, on a terminal only.
+    """A function that shows how many of all rows of a sweep are done.
+
+    A pipe or file gets a line every LINE_EVERY_S seconds, a short sweep none.
 
     Args:
         unit: what a row is, in the plural: `plans`.
     """
     line = TerminalLine(sys.stderr)
+    told_s = time.monotonic()
 
     def count(done: int, total: int) -> None:
-        if line.stream.isatty() and total > 1:
-            line.show(f"{done:,} of {total:,} {unit} ...")
+        nonlocal told_s
+        if line.stream.isatty():
+            if total > 1:
+                line.show(f"{done:,} of {total:,} {unit} ...")
+        elif time.monotonic() - told_s > LINE_EVERY_S:
+            told_s = time.monotonic()
+            line.stream.write(f"{done:,} of {total:,} {unit} ...\n")
+            line.stream.flush()
 
     try:
         yield count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -11,6 +11,7 @@ from shardwise import units
 from shardwise.cli.inputs import Inputs
 from shardwise.errors import BadInput, BadShape, BadUnit
 
+Parser = Callable[[str, str, int], int]  # of a number, its name in errors, and the lowest
 MAX_POINTS = 1000  # values of one range, and combinations of all ranges of a command
 
 _SIGN = re.compile(r"[-+*]")
@@ -20,10 +21,12 @@ _VALUES = "Write 8, a list 1,2,4, a range that multiplies 8-512*2, or one that a
 _BATCHES = "Write 1024x4096: SEQUENCESxLENGTH, either one a range, 512-2048*2x4096, 1024x4k-32k*2."
 
 
-def parse_values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
+def parse_values(
+    text: str, what: str, low: int = 1, parser: Parser = units.parse_whole
+) -> tuple[int, ...]:
     """Parse a list or a range of whole numbers, which are at least `low`.
 
-    `what` names the numbers in errors.
+    `what` names the numbers in errors, `parser` reads one of them.
 
     >>> parse_values("8-64*2", "chips"), parse_values("1k,2k", "chips")
     ((8, 16, 32, 64), (1000, 2000))
@@ -32,7 +35,7 @@ def parse_values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
         BadUnit: the text is neither, a number is too small, or there are over 1,000 values.
     """
     try:
-        return _values(text, what, low)
+        return _values(text, what, low, parser)
     except BadInput as error:
         raise BadUnit(*error.problems, _VALUES) from None
 
@@ -41,7 +44,7 @@ def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
     """Parse batches to (sequences, length); each number of sequences is combined with each length.
 
     >>> parse_batches("512-1024*2x4k")
-    ((512, 4000), (1024, 4000))
+    ((512, 4096), (1024, 4096))
 
     Raises:
         BadShape: a part is neither a list nor a range, or there are over 1,000 batches.
@@ -51,7 +54,7 @@ def parse_batches(text: str) -> tuple[tuple[int, int], ...]:
         raise BadShape(f'batch "{text}" is not SEQUENCESxLENGTH. {_BATCHES}')
     inputs = Inputs()
     sequences = inputs.read(_values, parts[0], "batch sequences")
-    lengths = inputs.read(_values, parts[1], "sequence length")
+    lengths = inputs.read(_values, parts[1], "sequence length", parser=units.parse_length)
     try:
         inputs.done()
     except BadInput as error:
@@ -89,7 +92,9 @@ def parse_ranged_sizes(parts: Sequence[str]) -> dict[str, int | Sequence[int]]:
     return {**single, **several}
 
 
-def _values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
+def _values(
+    text: str, what: str, low: int = 1, parser: Parser = units.parse_whole
+) -> tuple[int, ...]:
     words = text.strip().split(",")
     if len(words) > MAX_POINTS:
         raise BadUnit(f"{what} is a list of {len(words):,}; at most {MAX_POINTS:,} are compared.")
@@ -97,11 +102,11 @@ def _values(text: str, what: str, low: int = 1) -> tuple[int, ...]:
     if signed and len(words) > 1:
         raise BadUnit(f'{what} "{signed[0].strip()}" is a range inside a list.')
     if signed:
-        return _range(words[0], what, low)
-    return tuple(units.parse_whole(word, what, low) for word in words)
+        return _range(words[0], what, low, parser)
+    return tuple(parser(word, what, low) for word in words)
 
 
-def _range(text: str, what: str, minimum: int) -> tuple[int, ...]:
+def _range(text: str, what: str, minimum: int, parser: Parser) -> tuple[int, ...]:
     """Parse LOW-HIGH*FACTOR, LOW-HIGH+STEP, or LOW-HIGH, whose factor is 2."""
     match = _RANGE.fullmatch(text)
     if not match:
@@ -109,9 +114,9 @@ def _range(text: str, what: str, minimum: int) -> tuple[int, ...]:
     adds = match["operator"] == "+"
     step_name = f"{'step' if adds else 'factor'} of {what}"
     lowest = minimum if adds else 1  # a factor does not change 0
-    low = units.parse_whole(match["low"], what, lowest)
-    high = units.parse_whole(match["high"], what, minimum)
-    step = units.parse_whole(match["step"] or "2", step_name)
+    low = parser(match["low"], what, lowest)
+    high = parser(match["high"], what, minimum)
+    step = parser(match["step"] or "2", step_name, 1)
     if low > high:
         raise BadUnit(f'{what} "{text}" goes down: {low:,} is above {high:,}.')
     if not adds and step < 2:

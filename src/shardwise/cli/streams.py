@@ -8,6 +8,19 @@ import sys
 from shardwise.errors import BadFile
 
 
+def replace_closed() -> None:
+    """Replace the streams with which the shell started no stream (`>&-`) by one to nowhere.
+
+    Raises:
+        BadFile: stdout is closed, so that no answer can be written.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        raise BadFile("the answer cannot be written: stdout is closed.")
+
+
 def write_answer(text: str) -> None:
     """Write to stdout. If the reader has closed it, the text is dropped without an error.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_words
 from shardwise.cli.ranges import parse_values
@@ -30,6 +31,15 @@ def read_numbers(inputs: Inputs, **texts: str) -> dict[str, tuple[int, ...]]:
             low = 0 if name in MAY_BE_ZERO else 1
             values[name] = inputs.read(parse_values, text, name.replace("_", " "), low)
     return values
+
+
+def read_lengths(inputs: Inputs, **texts: str) -> dict[str, tuple[int, ...]]:
+    """The values of each option of tokens, `4k,8k` or `4k-32k*2`, whose text is not empty."""
+    return {
+        name: inputs.read(parse_values, text, name, parser=units.parse_length)
+        for name, text in texts.items()
+        if text
+    }
 
 
 def read_words(

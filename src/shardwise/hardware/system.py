@@ -10,7 +10,8 @@ from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
 from shardwise.hardware.catalog import find_chip
 from shardwise.hardware.chip import Chip, get, with_values
 from shardwise.hardware.figure import Value, parse_value, unit_of
-from shardwise.hardware.shape import MAX_CHIPS, Shape, parse_shape, show_shape
+from shardwise.hardware.machine_names import split_name
+from shardwise.hardware.shape import MAX_CHIPS, parse_shape, show_shape
 from shardwise.hardware.switched import Switched
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, nearest_slices
 
@@ -26,7 +27,7 @@ OVERRIDES = {
     "price": "price.chip_hour",
 }
 
-_NAME_X_COUNT = re.compile(r"(.+[a-z0-9])x([0-9]{1,9})", re.IGNORECASE)
+_COUNT = re.compile(r"[0-9]+(?:x[0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ def parse_chip(text: str) -> Chip:
 def parse_system(text: str) -> System:
     """Parse `CHIP:SIZE[*SLICES][,KEY=VALUE...]`: `v5p:16x20x28*4`, `h100:64`, `./my.toml:4x4`.
 
+    `machine_names` lists other spellings: `8xh100`, `v5litepod-16`.
+
     >>> system = parse_system("v5p:16x20x28*4")
     >>> system.n_chips, system.n_hosts
     (35840, 8960)
@@ -97,16 +100,15 @@ def parse_system(text: str) -> System:
     if not isinstance(text, str):
         raise BadShape(f"hardware {text!r} is not a name. Write v5p:4x4x4 or h100:8.")
     head, *overrides = text.split(",")
-    name, colon, size = head.rpartition(":")
-    if not colon:
-        raise BadShape(_without_size(head))
+    name, size = split_name(head)
     chip = find_chip(name)
+    if not size:
+        raise BadShape(_without_size(chip))
     body, star, count = size.partition("*")
     n_slices = 1
     if star:
         n_slices = _count(count, "number of slices")
-    shape = parse_shape(body, "size")
-    topology = _torus(chip, shape) if chip.ici else _switched(chip, shape, bool(star))
+    topology = _torus(chip, body) if chip.ici else _switched(chip, body, bool(star))
     if topology.n_chips * n_slices > MAX_CHIPS:
         raise BadShape(
             f'"{text}" is {topology.n_chips * n_slices:,} chips; the limit is {MAX_CHIPS:,}.'
@@ -149,7 +151,8 @@ def _sharp(chip: Chip, overrides: list[str]) -> tuple[bool, list[str]]:
     return sharp, other_overrides
 
 
-def _torus(chip: Chip, shape: Shape) -> Torus:
+def _torus(chip: Chip, size: str) -> Torus:
+    shape = parse_shape(size, "size")
     if len(shape) > 1:
         return make_slice(chip, shape)
     n_chips = shape[0]
@@ -163,7 +166,12 @@ def _torus(chip: Chip, shape: Shape) -> Torus:
     raise BadShape(f"no slice of {chip.name} has {n_chips:,} chips. {nearest}")
 
 
-def _switched(chip: Chip, shape: Shape, sliced: bool) -> Switched:
+def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
+    if not _COUNT.fullmatch(size.strip().lower()):
+        raise BadShape(
+            f'"{size[:40]}" is not a number of chips. Write a whole number, as {chip.name}:8.'
+        )
+    shape = parse_shape(size, "size")
     n_chips = math.prod(shape)
     if len(shape) > 1:
         raise BadShape(
@@ -177,18 +185,22 @@ def _switched(chip: Chip, shape: Shape, sliced: bool) -> Switched:
     domain = n_chips
     if chip.node:
         domain = chip.node.n_gpus
+    elif n_chips > 1 and chip.kind == "gpu":
+        raise BadShape(
+            f"{chip.name}:{n_chips} has no links: no public source says how several "
+            f"{chip.name} are joined. Write {chip.name}:1, or give a TOML file with your links "
+            "(docs/hardware.md)."
+        )
     return Switched(n_gpus=n_chips, domain=domain)
 
 
-def _without_size(text: str) -> str:
+def _without_size(chip: Chip) -> str:
     """Message for a chip without a size: what to write instead."""
-    match = _NAME_X_COUNT.fullmatch(text.strip())
-    if match:
-        try:
-            return f'"{text}" has no colon. Write {find_chip(match[1]).name}:{match[2]}.'
-        except BadInput:
-            pass
-    chip = find_chip(text)
+    if chip.kind == "cpu" and not chip.peak_flops_per_s:
+        return (
+            f"{chip.name} has no figures. shardwise hw measure 2 -o host.toml measures this CPU "
+            "as 2 devices; then write ./host.toml:2."
+        )
     if chip.ici:
         sizes = [*map(str, legal_slices(chip)[:4])] or ["x".join("4" * chip.ici.n_axes)]
         examples = ", ".join(f"{chip.name}:{size}" for size in sizes)

@@ -12,6 +12,10 @@ from shardwise.errors import BadFile, BadShape, UnknownName, close_names, neares
 from shardwise.models import families, overrides, presets
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
+from shardwise.units import MiB
+
+_PLAN_SCHEMA = "shardwise.plan"  # begins the key `schema` of a plan.json
+MAX_BYTES = 16 * MiB  # of a config.json; the largest published ones have some hundred kB
 
 GGUF = ".gguf"  # suffix of files of llama.cpp
 
@@ -48,7 +52,7 @@ def load(model: str | Path) -> ModelConfig:
         config = from_dict(preset.read(), name=preset.name, source=preset.source)
     else:
         hint = "Or give a path to a config.json or its folder (./NAME in the current folder)."
-        raise UnknownName("model", name[:80], presets.names(), hint)
+        raise UnknownName("model", name, presets.names(), hint)
     return overrides.apply(config, changes)
 
 
@@ -90,6 +94,11 @@ def _builder(data: Mapping[str, Any], where: str) -> families.Builder:
             if isinstance(name, str) and name in by_architecture:
                 return by_architecture[name]
     hint = f"Known model types: {', '.join(sorted(by_type, key=str.casefold))}."
+    if str(data.get("schema")).startswith(_PLAN_SCHEMA):
+        raise BadFile(
+            f"{where}: a saved plan and not a model; it has its own machine. Write shardwise "
+            f"explain {where}, or name a model."
+        )
     unknown_name = (_first_text(model_type) or _first_text(architectures))[:80]
     if not unknown_name:
         raise BadFile(f'{where}: the file states neither "model_type" nor "architectures". {hint}')
@@ -135,6 +144,10 @@ def _config_file(path: Path) -> Path:
         file = path / "config.json"
         if file.is_file():
             return file
+        if file.is_dir():
+            raise BadFile(f"{file}: a folder; a config.json is a file.")
+        if file.is_symlink():
+            raise BadFile(f"{file}: a link to a file that is not there.")
         json_files = sorted(json_file.name for json_file in path.glob("*.json"))[:6]
         gguf_file = next(iter(sorted(path.glob(f"*{GGUF}"))), None)
     except PermissionError:
@@ -162,7 +175,11 @@ def _read(file: Path) -> dict[str, Any]:
     if file.suffix.lower() == GGUF and file.is_file():
         raise BadFile(_gguf_message(file))
     try:
-        data = json.loads(file.read_text("utf-8"))
+        with file.open("rb") as stream:
+            text = stream.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise BadFile(f"{file}: over {MAX_BYTES // MiB} MiB; a config.json has a few kB.")
+        data = json.loads(text.decode("utf-8"))
     except FileNotFoundError:
         suggestion = nearest(file.parent.name or file.stem, presets.names())
         raise BadFile(

@@ -11,6 +11,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "presets"
 _INDEX = "index.json"
+_NAME = re.compile(r"[\w./-]+", re.ASCII)
 _SUFFIX = re.compile(r"[-_](hf|base|instruct|chat|it|pt)$")
 
 
@@ -57,11 +58,13 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> Preset | None:
     """Find a preset by its name, hub repository or an alias; None if there is none.
 
-    Case and separators do not matter.
+    Case does not matter, nor whether words are joined by a hyphen, an underscore or a point.
 
     >>> find("meta-llama/Meta-Llama-3-70B").name
     'llama3-70b'
     """
+    if not _NAME.fullmatch(name):
+        return None
     preset = presets().get(name) or _by_spelling().get(_spell(name))
     owner = name.rpartition("/")[0].lower()
     if preset and owner and owner != preset.source.rpartition("/")[0].lower():

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from shardwise.errors import BadInput, UnknownName
+from shardwise.errors import BadInput, ShardwiseError, UnknownName, raise_all
 from shardwise.hardware import Chip, System
 from shardwise.strategy.mesh import INSIDE_OUT
 
 MAX_COMBINATIONS = 1000  # each needs a search, which may take seconds
+MAX_PROBLEMS = 6  # of bad combinations that an error lists
 HARDWARE = "hardware"
 # Fields of a row that become several columns, or a column in another place.
 NESTED_FIELDS = ("swept", "step_s", "mesh", "prefill_mesh", "problem")
@@ -79,6 +80,22 @@ def option_values(options: Mapping[str, Any], names: Iterable[str], sweep: str) 
         if not values[name]:
             raise BadInput(f"{name} has no values to sweep.")
     return values
+
+
+def raise_if_all_bad(errors: Sequence[ShardwiseError | None]) -> None:
+    """Raise the problems of a sweep all of whose combinations are bad input, each problem once.
+
+    Args:
+        errors: the error of each combination; None for one that has a plan.
+    """
+    problems: list[str] = []
+    for error in errors:
+        if not isinstance(error, BadInput):  # none, or understood but without a plan
+            return
+        problems += [problem for problem in error.problems if problem not in problems]
+    if len(problems) > MAX_PROBLEMS:
+        problems = [*problems[:MAX_PROBLEMS], f"And {len(problems) - MAX_PROBLEMS:,} more."]
+    raise_all(BadInput, problems)
 
 
 def select_options(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -108,10 +108,12 @@ def blocks(result: FitResult) -> Iterator[Block]:
     if len(need.rooms) > 1:
         documented = need.rooms[0].hbm_bytes_per_chip
         usable = need.rooms[1].hbm_bytes_per_chip
+        usable_text = show_value(usable, "B")
+        if usable_text != units.show_bytes(usable):
+            usable_text += f" ({units.show_bytes(usable)})"
         yield quiet(
-            f"memory per chip: {show_value(documented, 'B')} documented; "
-            f"{show_value(usable, 'B')} ({units.show_bytes(usable)}) usable by a program, as the "
-            "compiler or driver reports it"
+            f"memory per chip: {show_value(documented, 'B')} documented; {usable_text} usable by a "
+            "program, as the compiler or driver reports it"
         )
     yield quiet(f"type  {_next_command(result)}")
 

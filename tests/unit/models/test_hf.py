@@ -214,7 +214,7 @@ def test_refused_permissions_are_told(tmp_path, monkeypatch):
     def refuse(*_args, **_kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    monkeypatch.setattr("pathlib.Path.open", refuse)
     with pytest.raises(BadFile, match="no permission to read it"):
         load(file)
     monkeypatch.setattr("pathlib.Path.is_dir", refuse)

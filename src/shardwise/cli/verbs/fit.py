@@ -46,7 +46,7 @@ def run(
     machine = inputs.read(_chip_and_system, hardware)
     dtypes = inputs.read(parse_words, dtype, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
-    length = inputs.read(units.parse_whole, context or CONTEXT, "context")
+    length = inputs.read(units.parse_length, context or CONTEXT, "context")
     sequences = inputs.read(units.parse_whole, batch, "batch")
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     if train and len(dtypes) > 1:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs
+from shardwise.cli.inputs import Inputs, parse_output_file
 from shardwise.cli.machines import has_size, parse_chip
 from shardwise.cli.options import argument, output
 from shardwise.cli.progress import progress
@@ -16,6 +17,8 @@ from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
 from shardwise.report import hardware as report
 from shardwise.report import measured_cpu
 from shardwise.report import system as system_report
+
+MAX_DEVICES = 64  # each has its arrays and threads: more take minutes and gigabytes
 
 
 def run(
@@ -98,7 +101,15 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
 
     if len(words) != 1:
         raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")
-    n_devices = units.parse_whole(words[0], "number of devices")
+    inputs = Inputs()
+    n_devices = inputs.read(units.parse_whole, words[0], "number of devices")
+    if n_devices and n_devices > MAX_DEVICES:
+        inputs.refuse(
+            f"{n_devices:,} devices: a CPU is measured as at most {MAX_DEVICES}. Take a number "
+            f"that its {os.cpu_count()} cores can share."
+        )
+    inputs.optional(parse_output_file, file)
+    inputs.done()
     with progress(f"measuring this CPU as {n_devices} devices"):
         measured_chip = measure.measure(n_devices)
     if file:

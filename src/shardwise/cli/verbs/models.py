@@ -11,7 +11,7 @@ from shardwise.cli.inputs import Inputs, parse_words
 from shardwise.cli.options import argument, output, workload
 from shardwise.report import model_costs as costs
 from shardwise.report import models as report
-from shardwise.units import BYTES_PER_ELEMENT, parse_whole
+from shardwise.units import BYTES_PER_ELEMENT, parse_length
 
 
 def run(
@@ -32,7 +32,7 @@ def run(
     if arguments[:1] == ["show"]:
         arguments = arguments[1:] or [""]
     inputs = Inputs()
-    length = inputs.read(parse_whole, seq, "seq")
+    length = inputs.read(parse_length, seq, "seq")
     dtypes = inputs.read(parse_words, dtype, "dtype", BYTES_PER_ELEMENT)
     if kv and flops:
         inputs.refuse("--kv and --flops are two tables. Ask for one of them.")

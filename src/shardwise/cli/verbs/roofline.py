@@ -13,7 +13,7 @@ from shardwise.cli.options import argument, workload
 from shardwise.cli.ranges import parse_ranged_sizes, parse_values
 from shardwise.formulas.chip_roofline import RooflineResult
 from shardwise.report import roofline as report
-from shardwise.units import BYTES_PER_ELEMENT, parse_whole
+from shardwise.units import BYTES_PER_ELEMENT, parse_length
 
 
 def run(
@@ -70,7 +70,7 @@ def _of_model(
     config = inputs.read(sw.model, words[0])
     chip = inputs.read(parse_chip, words[1])
     batches = inputs.read(parse_values, batch, "batch")
-    length = inputs.read(parse_whole, seq, "seq")
+    length = inputs.read(parse_length, seq, "seq")
     inputs.done()
     return sw.operation_roofline(
         config, chip, op, batch=batches, seq=length, weights=dtype, compute=compute or None

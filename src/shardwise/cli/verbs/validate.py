@@ -8,7 +8,6 @@ from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.options import output, workload
-from shardwise.errors import BadInput
 
 MAX_ROWS = 1000  # of --worst
 
@@ -29,8 +28,6 @@ def run(
         from shardwise.cli.verbs.serving.validate import answer as answer_serving
 
         return answer_serving(data, source, count, every, json)
-    if every:
-        raise BadInput("--all goes with --serve; rows of training are counted by their quality.")
     from shardwise.cli.verbs.training.validate import answer
 
     return answer(data, source, count, json)

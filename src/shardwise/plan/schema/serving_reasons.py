@@ -163,6 +163,20 @@ class Prompt(Reason):
     longest: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongContext(Reason):
+    """Sequences that are longer than the model's maximum.
+
+    Args:
+        context: tokens of a sequence, prompt and output.
+        max_seq: the maximum that the model's configuration states.
+    """
+
+    constraint: Literal["max_seq"] = "max_seq"
+    context: int
+    max_seq: int
+
+
 SERVING_REASONS: dict[str, type[Reason]] = {
     "decode": DecodePass,
     "batch": CriticalBatch,
@@ -172,4 +186,5 @@ SERVING_REASONS: dict[str, type[Reason]] = {
     "disaggregation": Disaggregation,
     "speculation": Speculation,
     "prefill": Prompt,
+    "max_seq": LongContext,
 }

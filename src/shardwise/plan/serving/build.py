@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
+from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
 from shardwise.estimate.serving.load import decode_load, prefill_load
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
@@ -156,6 +157,10 @@ def _check_arguments(
     )
     if not jobs:
         raise BadInput("pass a workload: sw.Serve(...).")
+    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
+    for job in jobs:
+        if units.bytes_per_element(job.compute) != 2:  # every chip has products of 16 bits
+            chip.peak(job.compute)
     if jobs[0].output is None and (jobs[0].rate or disaggregate):
         option = "a rate needs" if jobs[0].rate else "separate prefill engines need"
         raise BadInput(f"{option} the lengths of requests: prompt and output.")

@@ -9,6 +9,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import inference
 from shardwise.hardware import Switched, System, Torus, legal_slices
+from shardwise.models import ModelConfig
 from shardwise.plan.losses import largest_increase
 from shardwise.plan.schema.common import Loss, Reason
 from shardwise.plan.schema.serving import ServingEstimate
@@ -17,6 +18,7 @@ from shardwise.plan.schema.serving_reasons import (
     DecodePass,
     Disaggregation,
     GatheredWeights,
+    LongContext,
     Prompt,
     Speculation,
     TensorLimit,
@@ -28,6 +30,7 @@ from shardwise.search.serving.layouts import engine_machine
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.strategy.serving_layout import ServeLayout
+from shardwise.workload import Serve
 
 MESH_ROLES = {"tensor", "context", "expert", "fsdp", "pipe"}
 
@@ -51,7 +54,15 @@ def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tu
         *_disaggregation(request, ranking, chosen),
         *_speculation(chosen),
         _prompt(chosen, estimate),
+        *_long_context(request.config, chosen.job),
     )
+
+
+def _long_context(config: ModelConfig, job: Serve) -> Iterator[Reason]:
+    if config.max_seq and job.context > config.max_seq:
+        yield LongContext(
+            margin=config.max_seq / job.context, context=job.context, max_seq=config.max_seq
+        )
 
 
 def _decode_pass(estimate: ServingEstimate) -> Reason:

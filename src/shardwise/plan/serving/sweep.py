@@ -27,6 +27,7 @@ from shardwise.plan.sweep_grid import (
     SweepTable,
     combinations,
     option_values,
+    raise_if_all_bad,
     select_options,
 )
 from shardwise.search.serving.candidate import Candidate
@@ -136,7 +137,8 @@ def sweep(
 
     Raises:
         UnknownName: unknown option.
-        BadInput: an option has no values, or there are more than 1,000 rows.
+        BadInput: an option has no values, there are more than 1,000 rows, or no combination of the
+            options is a possible input.
     """
     machines: list[System | Chip]
     if isinstance(machines_or_chips, System | Chip):
@@ -148,8 +150,9 @@ def sweep(
         _row(model, machine, job, choices, swept, peak=peak, disaggregate=disaggregate)
         for machine, choices, swept in combinations(machines, values, "deployments", progress)
     ]
+    raise_if_all_bad([error for _, error in rows])
     all_options = {HARDWARE: tuple(machine.name for machine in machines), **values}
-    return ServingSweep(model=model.name, options=all_options, rows=tuple(rows))
+    return ServingSweep(model=model.name, options=all_options, rows=tuple(row for row, _ in rows))
 
 
 def _row(
@@ -161,8 +164,9 @@ def _row(
     *,
     peak: bool,
     disaggregate: bool | None,
-) -> ServedRow:
-    """Search one combination; the row has the reason if there is no deployment."""
+) -> tuple[ServedRow, ShardwiseError | None]:
+    """Search one combination; the row has the reason, and the error stands beside it, if there is
+    no deployment."""
     row = ServedRow(swept=swept, hardware=machine_or_chip.name)
     fixed = select_options(choices, LAYOUT_OPTIONS)
     chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
@@ -173,11 +177,11 @@ def _row(
         )
         try:
             best = rank(request, 0).candidates[0]
-        except DoesNotFit:
-            return replace(row, problem=shortage(request)[0])
+        except DoesNotFit as error:
+            return replace(row, problem=shortage(request)[0]), error
     except ShardwiseError as error:
-        return replace(row, problem=error.problems[0])
-    return _with_numbers(row, best)
+        return replace(row, problem=error.problems[0]), error
+    return _with_numbers(row, best), None
 
 
 def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:

@@ -22,11 +22,11 @@ from shardwise.simulate.planned import (
     pass_times,
 )
 
-# Largest number of decode engines, and of prefill engines, to simulate. They get their share of the
-# requests. Fewer engines balance the load less evenly, so latencies are rather too long.
+# Most decode engines, and prefill engines, to simulate: too few make latencies rather too long.
 MAX_ENGINES = 8
 MAX_LARGE_BATCH_ENGINES = 4  # the same if an engine's batch is above `LARGE_BATCH`
 LARGE_BATCH = 128
+MAX_SEQUENCES = 8192  # in the simulated engines, if several are simulated
 MAX_LATENCY_GROWTH = 0.05  # growth over the time that passes; above it, a queue is unstable
 MAX_BACKLOG = 0.1  # share of requests served after the last arrival; above it, too
 MIN_RUN_LENGTH = 10  # in service times of a request; shorter runs do not show a growing queue
@@ -160,6 +160,7 @@ def simulated_pools(
     prefill_server = chosen.reader
     n_prefill = prefill_server.count if prefill_server else 0
     max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
+    max_engines = min(max_engines, MAX_SEQUENCES // max(chosen.batch, 1) or 1)
     n_decode, n_prefill, share = engines_to_simulate(chosen.server.count, n_prefill, max_engines)
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoStrategy
@@ -14,6 +16,7 @@ from shardwise.search.model_sizes import tensor_widths, worth_sharding
 from shardwise.search.training import rank
 from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
+from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
 NO_PIPELINE = fixed_of({"pipe": 1})
@@ -31,6 +34,7 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     n_chunks = fixed.get("loss_chunks", 1)
     if isinstance(n_chunks, int) and job.tokens_per_step % n_chunks:
         problems.append(f"loss_chunks {n_chunks} does not divide the tokens of a chip.")
+    problems += _contradictions(system, fixed)
     if fixed.names:
         names = " and ".join(fixed.names)
         return NoStrategy(*problems, f"Leave {names} free, or choose other sizes.")
@@ -45,6 +49,30 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     if options:
         problems.append("What works: " + ", or ".join(options) + ".")
     return NoStrategy(*problems)
+
+
+def _contradictions(system: System, fixed: Fixed) -> Iterator[str]:
+    """Fixed settings that no mesh can have together."""
+    sizes = fixed.sizes
+    limits = dict(fixed.max_sizes)
+    for role, size in sizes.items():
+        if size > limits.get(role, size):
+            yield f"{role} {size} is above {role} at most {limits[role]}."
+    chips_left = system.n_chips // math.prod(sizes.values())
+
+    def is_one(role: str) -> bool:
+        return sizes.get(role, min(chips_left, limits.get(role, chips_left))) == 1
+
+    needed_roles = {"context_kind": "context", "virtual": "pipe"}
+    if fixed.get("schedule", NO_SCHEDULE) != NO_SCHEDULE:
+        needed_roles["schedule"] = "pipe"
+    for setting, role in needed_roles.items():
+        if setting in fixed and is_one(role):
+            left = "" if role in sizes or limits.get(role) == 1 else ": no chips are left for it"
+            yield f"{setting} {fixed[setting]} needs {role} above 1{left}."
+    zero = fixed.get("zero", 3)
+    if zero != 3 and sizes.get("fsdp", 1) > 1:
+        yield f"fsdp {sizes['fsdp']} shards weights, which is zero 3, not zero {zero}."
 
 
 def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[int]) -> list[str]:

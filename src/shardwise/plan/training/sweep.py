@@ -17,6 +17,7 @@ from shardwise.plan.sweep_grid import (
     SweepTable,
     combinations,
     option_values,
+    raise_if_all_bad,
     select_options,
 )
 from shardwise.plan.training import build
@@ -85,8 +86,9 @@ def sweep(
         _row(model, machine, job, choices, swept, peak=peak)
         for machine, choices, swept in combinations(systems, values, "plans", progress)
     ]
+    raise_if_all_bad([error for _, error in rows])
     all_options = {HARDWARE: tuple(machine.name for machine in systems), **values}
-    return Sweep(model=model.name, options=all_options, rows=tuple(rows))
+    return Sweep(model=model.name, options=all_options, rows=tuple(row for row, _ in rows))
 
 
 def _row(
@@ -97,8 +99,9 @@ def _row(
     swept: dict[str, Any],
     *,
     peak: bool,
-) -> Row:
-    """Plan one combination; the row has the reason if there is no plan."""
+) -> tuple[Row, ShardwiseError | None]:
+    """Plan one combination; the row has the reason, and the error stands beside it, if there is
+    no plan."""
     row = Row(swept=swept, hardware=system.name, n_chips=system.n_chips)
     # `remat` is a field of the job and a choice of the strategy; only the job accepts "auto".
     job_fields = select_options(choices, JOB_OPTIONS)
@@ -108,9 +111,9 @@ def _row(
             job_fields = {**_mixed_precision(choices[DTYPE_OPTION]), **job_fields}
         plan = build.plan(model, system, dataclasses.replace(job, **job_fields), fixed, peak=peak)
     except ShardwiseError as error:
-        return dataclasses.replace(row, problem=error.problems[0])
+        return dataclasses.replace(row, problem=error.problems[0]), error
     estimate = plan.estimate
-    return dataclasses.replace(
+    row = dataclasses.replace(
         row,
         step_s=estimate.step_s,
         tokens_per_s=estimate.tokens_per_s,
@@ -126,6 +129,7 @@ def _row(
         run_s=estimate.run_s,
         usd=estimate.usd,
     )
+    return row, None
 
 
 def _mixed_precision(dtype: str) -> dict[str, str]:

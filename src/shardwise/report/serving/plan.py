@@ -202,14 +202,15 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
 
 
 def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:
-    """The most important reasons that fit in `n_lines`.
+    """A context that is too long for the model, and the most important reasons that fit in
+    `n_lines`.
 
     Without simulated traffic there is at least one, the shortest.
     """
     reasons = [reason for reason in plan.why if reason.constraint in PRIORITY]
     reasons.sort(key=lambda reason: PRIORITY.index(reason.constraint))
     texts = [reason_text(reason) for reason in reasons]
-    shown = []
+    shown = [reason_text(reason) for reason in plan.why if reason.constraint == "max_seq"]
     for text in texts:
         reason_lines = _n_lines(text, LABEL_WIDTH)
         if reason_lines <= n_lines:

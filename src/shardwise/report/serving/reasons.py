@@ -10,6 +10,7 @@ from shardwise.plan.schema.serving_reasons import (
     DecodePass,
     Disaggregation,
     GatheredWeights,
+    LongContext,
     Prompt,
     Speculation,
     TensorLimit,
@@ -54,6 +55,11 @@ def reason_text(reason: Reason) -> str:
             )
         case TensorLimit():
             return _tensor(reason)
+        case LongContext():
+            return (
+                f"Sequences have {reason.context:,} tokens; the model is specified for "
+                f"{reason.max_seq:,}."
+            )
         case GatheredWeights():
             return (
                 "FSDP, as in training, would gather all weights for every token: fsdp "

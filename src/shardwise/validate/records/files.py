@@ -76,9 +76,11 @@ def read_records(path: Path) -> list[object]:
         BadFile: the file is missing, too large, or not a JSON list.
     """
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        with path.open("rb") as file:  # a device has no size: the bytes that come are counted
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
             raise BadFile(f"{path} is larger than {units.show_bytes(MAX_FILE_BYTES)}.")
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(text.decode("utf-8"))
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError) as error:

@@ -56,8 +56,7 @@ def run(
         acceptance=acceptance,
     )
     if not hardware:
-        settings = {**requests.by_name(), "--mesh": mesh, "--fix": fix}
-        saved_plan = read_saved(inputs, plan, settings)
+        saved_plan = read_saved(inputs, plan)
         if not isinstance(saved_plan, sw.ServingPlan):
             raise BadInput(f"{plan} is a plan of training: leave --serve out.")
         return explain(saved_plan, factors, verbose=verbose, as_json=json)

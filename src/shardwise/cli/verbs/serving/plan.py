@@ -7,7 +7,7 @@ from typing import Annotated
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_mesh, parse_top, roles
+from shardwise.cli.inputs import Inputs, parse_mesh, parse_output_file, parse_top, roles
 from shardwise.cli.machines import chip_of, parse_machine
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
@@ -92,6 +92,7 @@ def run(
     fixed = inputs.read(parse_engine, mesh, fix)
     limits = inputs.optional(parse_mesh, most, roles()) or {}
     plan_count = inputs.read(parse_top, top)
+    inputs.optional(parse_output_file, file)
     inputs.done()
     with progress(f"searching engines of {hardware}"):
         plans = build.search(

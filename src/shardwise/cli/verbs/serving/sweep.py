@@ -13,7 +13,7 @@ from shardwise.cli.inputs import Inputs, parse_word
 from shardwise.cli.machines import parse_machine, parse_machines
 from shardwise.cli.options import strategy
 from shardwise.cli.progress import counting
-from shardwise.cli.sweeping import read_numbers, read_words, sweep_answer
+from shardwise.cli.sweeping import read_lengths, read_numbers, read_words, sweep_answer
 from shardwise.cli.verbs.serving.workload import (
     CONTEXT,
     check_lengths,
@@ -82,11 +82,9 @@ def run(
         weights=(weights, WORD_OPTIONS["weights"]),
         kv=(kv, WORD_OPTIONS["kv"]),
     )
+    length_options = read_lengths(inputs, context=context, prompt=prompt, output=output)
     number_options = read_numbers(
         inputs,
-        context=context,
-        prompt=prompt,
-        output=output,
         batch=batch,
         drafted=draft,
         tensor=tensor,
@@ -114,6 +112,7 @@ def run(
             disaggregate=disaggregate,
             progress=progress,
             **word_options,
+            **length_options,
             **number_options,
             **quantity_options,
         )

@@ -34,7 +34,8 @@ def read_traffic(
         for name, value in {"--at": at, "--capacity": capacity}.items():
             if value:
                 inputs.refuse(
-                    f"{name} applies to simulated requests: add --rate, or another --traffic."
+                    f"{name} applies to simulated requests: add --rate with --prompt and --output, "
+                    "or another --traffic."
                 )
         inputs.done()
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import shardwise as sw
@@ -32,14 +32,6 @@ class RequestOptions:
     draft: str = ""
     acceptance: str = ""
     draft_cost: str = ""
-
-    def by_name(self) -> dict[str, str]:
-        """The texts by the names of their options, such as `--draft-cost`."""
-        texts = {}
-        for field in fields(self):
-            name = field.name.replace("_", "-")
-            texts[f"--{name}"] = getattr(self, field.name)
-        return texts
 
 
 def read_jobs(
@@ -103,10 +95,10 @@ def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | N
         inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
     if not (requests.prompt or requests.output):
         context = requests.context or CONTEXT
-        return {"context": inputs.read(units.parse_whole, context, "--context")}
+        return {"context": inputs.read(units.parse_length, context, "--context")}
     return {
-        "prompt": inputs.optional(units.parse_whole, requests.prompt, "--prompt"),
-        "output": inputs.optional(units.parse_whole, requests.output, "--output"),
+        "prompt": inputs.optional(units.parse_length, requests.prompt, "--prompt"),
+        "output": inputs.optional(units.parse_length, requests.output, "--output"),
     }
 
 

@@ -32,8 +32,7 @@ def run(
     inputs = Inputs()
     factors = inputs.optional(parse_changes, what_if) or {}
     if not hardware:
-        settings = {"--batch": batch, "--tokens": tokens, "--mesh": mesh, "--fix": fix}
-        saved_plan = read_saved(inputs, plan, settings)
+        saved_plan = read_saved(inputs, plan)
         return explain(saved_plan, factors, verbose=verbose, as_json=json)
     if mesh and fix:
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")

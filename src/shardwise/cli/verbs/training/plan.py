@@ -13,6 +13,7 @@ from shardwise.cli.inputs import (
     names_of_set_options,
     parse_fixed,
     parse_mesh,
+    parse_output_file,
     parse_top,
     parse_word,
     roles,
@@ -71,6 +72,7 @@ def run(
     fixed = inputs.optional(parse_fixed, fix) or {}
     limits = inputs.optional(parse_mesh, most, roles()) or {}
     plan_count = inputs.read(parse_top, top)
+    inputs.optional(parse_output_file, file)
     chip_mtbf_s = inputs.optional(_parse_duration, mtbf, "--mtbf")
     restart_s = inputs.optional(_parse_duration, restart, "--restart")
     if pareto:
