@@ -14,7 +14,7 @@ from shardwise.check.options import CompileOptions
 from shardwise.check.training import check_plan
 from shardwise.check.verdict import Proposal, Verdict
 from shardwise.errors import NoPlan
-from shardwise.hardware.chip import with_values
+from shardwise.hardware.scale import scaled
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.build import evaluate
 from shardwise.plan.training.rebuild import rebuild
@@ -90,9 +90,7 @@ def _with_loss_chunks(case: Case, memory_ratio: float, rejected: list[Layout]) -
 
 def _fastest(case: Case, memory_ratio: float, rejected: list[Layout]) -> Layout | None:
     """The fastest layout that fits and was not rejected: on the same mesh, else on any mesh."""
-    capacity = case.system.chip.need("hbm_bytes")
-    chip = with_values(case.system.chip, {"hbm.capacity": capacity / memory_ratio})
-    system = replace(case.system, chip=chip)
+    system = scaled(case.system, {"hbm": 1 / memory_ratio})
     sizes = case.layout.sizes
     max_sizes = {role: sizes[role] for role in UNCHANGED_ROLES} | dict(case.fixed.max_sizes)
     user_options = {name: value for name, value in case.fixed.items() if name != "remat"}
