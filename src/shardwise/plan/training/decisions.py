@@ -121,7 +121,7 @@ def _pipe(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
     stages = case.layout.mesh.pipe
     data = thresholds["data"]
     if row is not None and (stages > 1 or not data.met):
-        data_lacks = data.threshold / tokens_per_chip(case)
+        data_lacks = data.threshold * stages / tokens_per_chip(case.job, case.layout)
         yield Stages(**_threshold_fields(row, stages), data_lacks=data_lacks)
 
 
