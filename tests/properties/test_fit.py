@@ -19,7 +19,7 @@ CHIPS = ["v5e", "v5p", "v6e", "h100", "a100-40g", "rtx-4090", "m1-max", "gb200"]
 DTYPES = ["bf16", "fp8", "int4"]
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     st.sampled_from(MODELS),
     st.sampled_from(CHIPS),
@@ -38,13 +38,13 @@ def test_a_machine_for_serving(
     except DoesNotFit:
         return
     system = parse_system(found.system)
-    assert sw.plan(model, system, job).estimate.max_batch >= 1
+    assert sw.plan(model, system, job).estimate.decode.max_batch >= 1
     full = sw.plan(model, system, replace(job, batch=found.sequences))
-    assert full.strategy.decode.batch * full.strategy.servers.count == found.sequences
+    assert full.estimate.decode.batch * full.strategy.servers.count == found.sequences
     _smaller_are_refused(model, sw.chip(chip), job, found.n_chips)
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(st.sampled_from(MODELS[:4]), st.sampled_from(CHIPS), st.sampled_from([2048, 8192]))
 @example("llama3-8b", "v5e", 8192)
 def test_a_machine_for_training(name: str, chip: str, seq: int) -> None:
@@ -54,8 +54,7 @@ def test_a_machine_for_training(name: str, chip: str, seq: int) -> None:
     except DoesNotFit:
         return
     job = sw.Train(batch=SEQUENCES_PER_CHIP * found.n_chips, seq=seq)
-    memory = sw.plan(model, parse_system(found.system), job).estimate.memory
-    assert memory.total + memory.margin <= memory.capacity
+    sw.plan(model, parse_system(found.system), job)  # raises DoesNotFit if it does not
     _smaller_are_refused(model, sw.chip(chip), job, found.n_chips)
 
 

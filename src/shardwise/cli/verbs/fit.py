@@ -16,7 +16,7 @@ from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
 from shardwise.search.fit import fit_on
 from shardwise.search.machines import machines_of
-from shardwise.workload import OPTIMIZER_MOMENTS, weight_dtype_for
+from shardwise.workload import OPTIMIZER_MOMENTS, cache_dtype_for, weight_dtype_for
 
 Job = sw.Train | sw.Serve
 ChipAndSystem = tuple[sw.Chip, sw.System | None]  # no system if the command names a chip alone
@@ -29,7 +29,7 @@ def run(
     hardware: Annotated[str, argument("CHIP", "v5e: the smallest machine; v5e:4x4: this one")],
     train: options.Training = False,
     serve: options.Serving = False,
-    dtype: options.WeightDtypes = "bf16",
+    dtype: options.WeightDtypes = "",
     kv_dtype: options.KvDtype = "",
     context: options.ContextLength = "",
     batch: options.SequenceCount = "1",
@@ -44,7 +44,8 @@ def run(
         inputs.refuse("--train and --serve hold different things. Ask for one of them.")
     config = inputs.read(sw.model, model)
     machine = inputs.read(_chip_and_system, hardware)
-    dtypes = inputs.read(parse_words, dtype, "dtype", units.BYTES_PER_ELEMENT) or ()
+    published = config.checkpoint_dtype if config and not train else "bf16"
+    dtypes = inputs.read(parse_words, dtype or published, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
     length = inputs.read(units.parse_whole, context or CONTEXT, "context")
     sequences = inputs.read(units.parse_whole, batch, "batch")
@@ -98,7 +99,9 @@ def _chip_and_system(text: str) -> ChipAndSystem:
 
 
 def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
-    return sw.Serve(context=context, batch=batch, weights=dtype, kv=kv_dtype or dtype)
+    return sw.Serve(
+        context=context, batch=batch, weights=dtype, kv=kv_dtype or cache_dtype_for(dtype)
+    )
 
 
 def _training(dtype: str, optimizer: str) -> sw.Train:
