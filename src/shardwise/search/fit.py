@@ -72,28 +72,28 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
     capacity = capacity_bytes(chip)
     state_bytes = sum(_state_bytes(model, job).values())
     smallest = 0
-    tried = f"{chip.name} has no machine"
+    largest = f"{chip.name} has no machine"
     for system in machines_of(chip):
-        tried = f"the largest, {system.name}, has {units.show_gib(system.n_chips * capacity)}"
+        largest = f"the largest, {system.name}, has {units.show_gib(system.n_chips * capacity)}"
         if system.n_chips * capacity < state_bytes:
             continue
         smallest = smallest or system.n_chips
         if system.n_chips > MAX_RATIO * smallest:
             break
-        found = fit_on(model, system, job)
-        if found.fits:
-            return found
+        fitted = fit_on(model, system, job)
+        if fitted.fits:
+            return fitted
     needs = f"does not fit: {model.name} needs {units.show_gib(state_bytes)}"
     if smallest:
         needs += ", and room for what it computes"
-    raise DoesNotFit(f"{needs}; {tried}.")
+    raise DoesNotFit(f"{needs}; {largest}.")
 
 
 def fit_on(model: ModelConfig, system: System, job: Train | Serve) -> Fit:
     """The fit of a job on one machine, on which it may not fit."""
-    held = _state_bytes(model, job)
+    state = _state_bytes(model, job)
     hbm_bytes = system.n_chips * capacity_bytes(system.chip)
-    left_bytes = hbm_bytes - sum(held.values())
+    left_bytes = hbm_bytes - sum(state.values())
     if isinstance(job, Train):
         from shardwise.search.training.rank import most_left_bytes  # needs NumPy
 
@@ -103,24 +103,23 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve) -> Fit:
             system=system.name,
             n_chips=system.n_chips,
             hbm_bytes=hbm_bytes,
-            held=held,
+            held=state,
             fits=left_a_chip >= 0,
             left_bytes=min(left_bytes, left_a_chip * system.n_chips),
             batch=batch,
         )
-    found = rooms(model, [system], job)
-    roomiest = next(found, None)
+    engine_rooms = rooms(model, [system], job)
+    roomiest = next(engine_rooms, None)
     holder = roomiest
     if roomiest and not roomiest.holds(job.batch):
-        holder = next((room for room in found if room.holds(job.batch)), None)
-    used = holder or roomiest
-    if used:
-        left_bytes = used.left_bytes(job.batch or 1)
+        holder = next((room for room in engine_rooms if room.holds(job.batch)), None)
+    if roomiest:
+        left_bytes = (holder or roomiest).left_bytes(job.batch or 1)
     return Fit(
         system=system.name,
         n_chips=system.n_chips,
         hbm_bytes=hbm_bytes,
-        held=held,
+        held=state,
         fits=holder is not None and holder.holds(job.batch),
         left_bytes=left_bytes,
         sequences=roomiest.sequences if roomiest else 0,

@@ -74,7 +74,7 @@ def shortage(request: Request) -> tuple[str, bool]:
     job = _smallest_weights_job(request)
     config = request.config
     hardware = _hardware_text(request)
-    found = list(
+    engine_rooms = list(
         rooms(
             config,
             request.systems,
@@ -84,25 +84,25 @@ def shortage(request: Request) -> tuple[str, bool]:
             fills_machine=not request.machine_is_given,
         )
     )
-    if not found:
+    if not engine_rooms:
         return f"no engine of {config.name} fits {hardware}.", False
     capacity = capacity_bytes(request.chip)
-    if not found[0].sequences:
-        least = min(room.weights_bytes for room in found)
+    if not engine_rooms[0].sequences:
+        weights = min(room.weights_bytes for room in engine_rooms)
         problem = (
-            f"does not fit: {config.name} in {job.weights} holds {units.show_gib(least)} of "
+            f"does not fit: {config.name} in {job.weights} holds {units.show_gib(weights)} of "
             f"weights a chip at least on {hardware}, {units.show_gib(capacity)} is there"
         )
-        if least <= capacity:
+        if weights <= capacity:
             problem += f", and not one sequence of {job.context:,} tokens beside it"
         return f"{problem}.", True
     batch = job.batch or 1
-    if batch > found[0].sequences:
+    if batch > engine_rooms[0].sequences:
         return (
             f"does not fit: {batch:,} sequences of {job.context:,} tokens; {hardware} has room "
-            f"for {found[0].sequences:,}."
+            f"for {engine_rooms[0].sequences:,}."
         ), True
-    multiples = {room.unit * room.mesh.data for room in found if room.sequences}
+    multiples = {room.unit * room.mesh.data for room in engine_rooms if room.sequences}
     listed = ", ".join(f"{n:,}" for n in sorted(multiples)[:6])
     return (
         f"--batch {batch:,} does not divide evenly over the engines that fit on {hardware}: it "

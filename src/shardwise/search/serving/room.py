@@ -103,7 +103,7 @@ def rooms(
         ideal: whether only weights and KV cache count.
         fills_machine: whether one engine uses all chips of its machine.
     """
-    found = []
+    engine_rooms = []
     for system in systems:
         for mesh in engine_meshes(config, system, job, fixed, fills_machine=fills_machine):
             for form in forms(config, fixed):
@@ -121,6 +121,6 @@ def rooms(
                         limit=int(limit),
                         ideal=ideal,
                     )
-                    found.append(room)
-    found.sort(key=lambda room: -room.sequences)
-    return (room for room in found if room.is_placeable)
+                    engine_rooms.append(room)
+    engine_rooms.sort(key=lambda room: -room.sequences)
+    return (room for room in engine_rooms if room.is_placeable)
