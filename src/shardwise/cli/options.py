@@ -84,9 +84,7 @@ SequenceLength = Annotated[str, workload("--seq N", "tokens in a sequence")]
 WeightDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8")]
 WeightDtypes = Annotated[
     str,
-    workload(
-        "--dtype DTYPE,...", "dtype of the weights: bf16, fp8, mxfp4  [default: as published]"
-    ),
+    workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8"),
 ]
 KvDtype = Annotated[
     str, workload("--kv-dtype DTYPE", "dtype of the KV cache  [default: that of the weights]")
