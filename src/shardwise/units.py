@@ -56,6 +56,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\
 BYTES_PER_ELEMENT = {
     "fp64": 8.0, "fp32": 4.0, "f32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "f16": 2.0,
     "fp8": 1.0, "int8": 1.0, "s8": 1.0, "int4": 0.5, "fp4": 0.5, "int32": 4.0,
+    "mxfp4": 4.25 / 8,  # 4 bits, and 8 bits of scale for every 32 elements
 }  # fmt: skip
 
 

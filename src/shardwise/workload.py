@@ -299,6 +299,15 @@ def _master_dtype(weights: str, master: str | None) -> str | None:
     return master
 
 
+def cache_dtype_for(weights: str) -> str:
+    """The default dtype of a KV cache beside weights: the same, but no format of weights alone.
+
+    >>> cache_dtype_for("fp8"), cache_dtype_for("mxfp4")
+    ('fp8', 'bf16')
+    """
+    return "bf16" if weights == "mxfp4" else weights
+
+
 def weight_dtype_for(dtype: str) -> str:
     """The default dtype of weights for matmuls in `dtype`: the same, but at least 16 bits.
 

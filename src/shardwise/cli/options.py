@@ -83,7 +83,8 @@ ContextLength = Annotated[
 SequenceLength = Annotated[str, workload("--seq N", "tokens in a sequence")]
 WeightDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8")]
 WeightDtypes = Annotated[
-    str, workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8")
+    str,
+    workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8"),
 ]
 KvDtype = Annotated[
     str, workload("--kv-dtype DTYPE", "dtype of the KV cache  [default: that of the weights]")

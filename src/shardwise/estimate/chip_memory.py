@@ -6,10 +6,26 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num
+from shardwise.hardware import Chip
 
 # HBM that the driver and its kernels occupy before a program allocates anything: 1573 MiB on an
 # A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md, 2022-02, read from nvidia-smi).
 DRIVER_BYTES = 1573.0 * units.MiB
+
+
+def capacity_bytes(chip: Chip) -> float:
+    """HBM of a chip that plans count with, before anything is kept free.
+
+    On a GPU it is the memory that the driver reports (nvidia-smi's `memory.total`), of which
+    `DRIVER_BYTES` are in use before a program starts: vendors' "80 GB" are 80 GiB less what error
+    correction takes. On other chips, and on GPUs without that figure, it is the documented one.
+
+    Raises:
+        UnknownFigure: the chip's file states no capacity.
+    """
+    if chip.kind == "gpu" and chip.hbm_usable_bytes is not None:
+        return chip.hbm_usable_bytes
+    return chip.need("hbm.capacity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +34,7 @@ class Memory:
 
     Args:
         other: logits, gathered weights, arrays that live for one layer, communication buffers.
-        capacity: documented HBM of the chip.
+        capacity: HBM of the chip, from `capacity_bytes`.
         margin: reserve for memory that no component counts (driver, fragmentation, NCCL); not
             included in `total`.
     """

@@ -70,9 +70,12 @@ FIELDS: Final[dict[str, Field]] = {
     "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
 }
 
-# Dtypes at which a chip may have a peak. `_SPELLINGS` maps other spellings to these.
+# Dtypes at which a chip may have a peak; `_SPELLINGS` maps other spellings to these. The peak of
+# MXFP4 is that of fp4.
 DTYPES: Final[tuple[str, ...]] = tuple(
-    dtype for dtype in units.BYTES_PER_ELEMENT if dtype not in ("f32", "f16", "s8", "int32")
+    dtype
+    for dtype in units.BYTES_PER_ELEMENT
+    if dtype not in ("f32", "f16", "s8", "int32", "mxfp4")
 )
 _SPELLINGS: Final = {"f32": "fp32", "f16": "fp16", "s8": "int8", "bfloat16": "bf16"}
 

@@ -79,8 +79,24 @@ def from_dict(data: Mapping[str, Any], *, name: str, source: str = "") -> ModelC
         raise BadFile(*(f"{where}: {problem}" for problem in keys.problems))
     unused_keys, ignored_keys = keys.unread()
     return dataclasses.replace(
-        config, unused_keys=unused_keys, ignored_keys=ignored_keys, source=source
+        config,
+        checkpoint_dtype=_checkpoint_dtype(data),
+        unused_keys=unused_keys,
+        ignored_keys=ignored_keys,
+        source=source,
     )
+
+
+def _checkpoint_dtype(data: Mapping[str, Any]) -> str:
+    """Dtype of most weights as published: bf16 unless `quantization_config` says otherwise."""
+    quantization = data.get("quantization_config")
+    if isinstance(quantization, dict):
+        method = quantization.get("quant_method")
+        if method in ("fp8", "mxfp4"):
+            return str(method)
+        if method in ("awq", "gptq") and quantization.get("bits") == 4:
+            return "int4"
+    return "bf16"
 
 
 def _builder(data: Mapping[str, Any], where: str) -> families.Builder:

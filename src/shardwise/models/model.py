@@ -33,6 +33,7 @@ class ModelConfig:
         norm: Kind and constants of the norms.
         scaled_embeddings: Whether embeddings are multiplied by the square root of D.
         logit_softcap: c of the soft cap c tanh(z / c) on logits z; None without.
+        checkpoint_dtype: Dtype of most weights as published, from `quantization_config`.
         unused_keys: Keys of the config.json that were not read, although they may matter.
         ignored_keys: Keys of the config.json that were not read, since they change no count.
         source: Where the config was published, or its path.
@@ -53,6 +54,7 @@ class ModelConfig:
     norm: Norm = PLAIN_NORM
     scaled_embeddings: bool = False
     logit_softcap: float | None = None
+    checkpoint_dtype: str = "bf16"
     unused_keys: tuple[str, ...] = ()
     ignored_keys: tuple[str, ...] = ()
     source: str = ""

@@ -14,15 +14,14 @@ from shardwise.report.words import chips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The memory that a model leaves on a machine, at one value of the chip's HBM capacity.
+    """The memory that a model leaves on a machine, counted in one of two ways.
 
     Args:
-        capacity: `documented` by the vendor, or `usable` as the compiler or driver reports it.
+        capacity: `documented` for the vendor's capacity with the state alone in it, `planned` for
+            what a plan leaves of the memory that programs see.
         hbm_bytes: capacity of the whole machine.
-        left_bytes: capacity minus the bytes of the model; negative if the model does not fit.
-        sequences: the largest number of sequences whose KV cache fits (serving).
-        tokens_per_chip: the largest number of tokens whose layer inputs fit in the memory that
-            the training state leaves (training).
+        left_bytes: bytes left; negative if the model does not fit.
+        sequences: the largest number of sequences that fit (serving).
     """
 
     capacity: str
@@ -31,7 +30,6 @@ class Room:
     fits: bool
     left_bytes: float
     sequences: int | None
-    tokens_per_chip: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,8 @@ class Need:
     Args:
         held: part of the model's memory -> bytes.
         system: name of the given machine, or of the smallest one that the model fits on.
-        rooms: the memory left, at each known capacity of the chip; the documented one first.
+        batch: sequences of the training step that was planned; None in serving.
+        rooms: the memory left, documented and planned.
     """
 
     dtype: str
@@ -52,12 +51,13 @@ class Need:
     kv_bytes_per_sequence: float | None
     system: str
     n_chips: int
-    rooms: tuple[Room, ...]
+    batch: int | None
+    rooms: tuple[Room, Room]
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits in the documented capacity."""
-        return self.rooms[0].fits
+        """Whether a plan of the model fits."""
+        return self.rooms[1].fits
 
     @property
     def held_bytes(self) -> float:
@@ -72,7 +72,7 @@ class FitResult:
     Args:
         kind: `serve` or `train`.
         hardware: name of the machine or chip, as given.
-        context: tokens of a sequence (serving).
+        context: tokens of a sequence.
         batch: sequences whose KV cache is part of the model's memory (serving).
         needs: one per dtype for serving, a single one for training.
     """
@@ -81,7 +81,7 @@ class FitResult:
     hardware: str
     kind: str
     n_parameters: int
-    context: int | None
+    context: int
     batch: int | None
     optimizer: str | None
     needs: tuple[Need, ...]
@@ -105,15 +105,11 @@ def blocks(result: FitResult) -> Iterator[Block]:
         yield from _serving(result)
     else:
         yield from _training(result, need)
-    if len(need.rooms) > 1:
-        documented = need.rooms[0].hbm_bytes_per_chip
-        usable = need.rooms[1].hbm_bytes_per_chip
-        usable_text = show_value(usable, "B")
-        if usable_text != units.show_bytes(usable):
-            usable_text += f" ({units.show_bytes(usable)})"
+    documented, planned = (room.hbm_bytes_per_chip for room in need.rooms)
+    if documented != planned:
         yield quiet(
-            f"memory per chip: {show_value(documented, 'B')} documented; {usable_text} usable by a "
-            "program, as the compiler or driver reports it"
+            f"memory per chip: {show_value(documented, 'B')} documented; "
+            f"{show_value(planned, 'B')} by the driver, which plans count with"
         )
     yield quiet(f"type  {_next_command(result)}")
 
@@ -126,7 +122,7 @@ def _headline(result: FitResult) -> str:
     fits = "fits" if best.fits else "does not fit"
     return (
         f"{subject} {result.model} ({units.show_count(result.n_parameters)} parameters) {fits} on "
-        f"{best.system} ({chips(best.n_chips)}), {_left(best.rooms[0])}."
+        f"{best.system} ({chips(best.n_chips)}), {_left(best.rooms[1])}."
     )
 
 
@@ -144,7 +140,7 @@ def _serving(result: FitResult) -> Iterator[Block]:
     headers = ["weights", ">", ">KV a token", f">{kv}", "machine", ">chips", ">sequences", ">left"]
     rows = []
     for need in result.needs:
-        documented = need.rooms[0]
+        planned = need.rooms[1]
         dtypes = need.dtype
         if need.kv_dtype and need.kv_dtype != need.dtype:
             dtypes += f", KV {need.kv_dtype}"
@@ -156,14 +152,14 @@ def _serving(result: FitResult) -> Iterator[Block]:
             need.system,
             f"{need.n_chips:,}",
             " / ".join(map(_sequences, need.rooms)),
-            units.show_bytes(documented.left_bytes) if documented.fits else "does not fit",
+            units.show_bytes(planned.left_bytes) if planned.fits else "does not fit",
         ]
         rows.append(row)
     yield table(headers, rows)
-    capacities = "the documented memory"
-    if len(result.needs[0].rooms) > 1:
-        capacities = "documented / usable memory"
-    yield f"sequences = of {result.context:,} tokens whose KV cache fits, by {capacities}"
+    yield (
+        f"sequences = of {result.context:,} tokens: whose KV cache fits beside the weights / that "
+        "a plan holds, beside activations and the memory that engines keep free"
+    )
 
 
 def _sequences(room: Room) -> str:
@@ -184,26 +180,20 @@ def _training(result: FitResult, need: Need) -> Iterator[Block]:
         rows.append(row(part, need.bytes_per_parameter[part], n_bytes))
     rows.append(row("state", sum(need.bytes_per_parameter.values()), need.held_bytes))
     yield table(["part", "parameters × bytes", ">"], rows)
-    capacity = units.show_bytes(need.rooms[0].hbm_bytes)
-    machine = f"{need.system}, {chips(need.n_chips)}: {capacity}"
-    lines = [("machine", machine)]
-    for room in need.rooms:
-        lines.append((f"left, {room.capacity}", _tokens(room)))
+    documented, planned = need.rooms
+    capacity = units.show_bytes(documented.hbm_bytes)
+    beside = f"beside a sequence of {result.context:,} tokens a chip and what is kept free"
+    lines = [
+        ("machine", f"{need.system}, {chips(need.n_chips)}: {capacity}"),
+        ("left, documented", f"{_left(documented)} beside the state"),
+        ("left, planned", f"{_left(planned)} {beside}"),
+    ]
     yield labelled(lines)
-
-
-def _tokens(room: Room) -> str:
-    """The bytes left by the training state, and the tokens whose layer inputs fit in them."""
-    if not room.fits:
-        return _left(room)
-    return (
-        f"{units.show_bytes(room.left_bytes)}: the layer inputs of "
-        f"{room.tokens_per_chip or 0:,} tokens a chip (remat full)"
-    )
 
 
 def _next_command(result: FitResult) -> str:
     system = result.needs[0].system
     if result.kind == "train":
-        return f"shardwise plan {result.model} {system} --train --batch SEQUENCESxLENGTH"
+        batch = f"{result.needs[0].batch}x{result.context}"
+        return f"shardwise plan {result.model} {system} --train --batch {batch}"
     return f"shardwise models {result.model} --kv --seq {result.context}"

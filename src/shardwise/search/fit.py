@@ -1,47 +1,56 @@
-"""The smallest machine that holds a model, and the HBM left on it.
+"""The smallest machine that a model fits on, by the memory that a plan counts.
 
 *How to Scale Your Model*, §8, asks the same for TPUs: the smallest slice for a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise import units
 from shardwise.errors import DoesNotFit
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.training.optimizer import state_bytes as optimizer_state_bytes
-from shardwise.formulas.inference import max_batch
-from shardwise.hardware import Chip, legal_slices
+from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
+from shardwise.search.machines import machines_of
+from shardwise.search.serving.room import rooms
 from shardwise.workload import Serve, Train
 
-MAX_CHIPS = 2**17  # GPU counts are tried up to this one
+# Sequences of a training step for each chip, of which a chip takes one at a time. With several,
+# gradients of microbatches are summed, as in most runs.
+SEQUENCES_PER_CHIP = 4
+# Machines with more times the chips that hold the bare state are not tried: what does not fit there
+# is not the state.
+MAX_RATIO = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The smallest machine for one job.
+    """A machine, and what a job leaves on it.
 
     Args:
         system: name of the machine, e.g. `v5e:4x4`.
         hbm_bytes: HBM of all chips of the machine.
         held: component of the state -> its bytes on the whole machine: "weights", and "gradients"
             and "optimizer" in training or "kv_cache" in serving.
-        left_bytes: `hbm_bytes` minus the bytes of the state.
+        fits: whether a plan of the job fits.
+        left_bytes: bytes that the roomiest plan leaves on all chips, beside activations, copies and
+            what is kept free; negative if the job is too large.
         sequences: maximum number of sequences of the job's context length; None in training.
-        tokens_per_chip: maximum number of tokens per chip with full remat; None in serving.
         kv_bytes_per_sequence: KV cache of one sequence; None in training.
+        batch: sequences of the training step that was tried; None in serving.
     """
 
     system: str
     n_chips: int
     hbm_bytes: float
     held: dict[str, float]
+    fits: bool
     left_bytes: float
     sequences: int | None = None
-    tokens_per_chip: int | None = None
     kv_bytes_per_sequence: float | None = None
+    batch: int | None = None
 
     @property
     def held_bytes(self) -> float:
@@ -50,47 +59,72 @@ class Fit:
 
 
 def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
-    """The smallest slice or GPU count that holds the model's state for a job.
+    """The smallest slice or GPU count on which a plan of a job fits.
 
-    In training the state is weights, gradients and optimizer state, sharded over all chips; each
-    chip also needs space for the activations of one token. In serving it is the weights and the KV
-    cache of `job.batch` sequences, or of one sequence if the job states no batch.
+    In serving the machine holds `job.batch` sequences, or one sequence if the job states no batch.
+    In training the batch of the job does not matter: a step has `SEQUENCES_PER_CHIP` sequences for
+    each chip.
 
     Raises:
-        DoesNotFit: the state does not fit even the largest machine with this type of chip.
+        DoesNotFit: the job does not fit on any machine with this type of chip.
         UnknownFigure: the chip's file does not state its HBM capacity.
     """
-    chip_hbm_bytes = chip.need("hbm_bytes")
-    bytes_by_component = _state_bytes(model, job)
-    total = sum(bytes_by_component.values())
+    capacity = capacity_bytes(chip)
+    state_bytes = sum(_state_bytes(model, job).values())
+    smallest = 0
     largest = f"{chip.name} has no machine"
-    for name, n_chips in machine_sizes(chip):
-        if n_chips * chip_hbm_bytes >= total + n_chips * _activation_bytes_per_token(model, job):
-            return _fit_record(model, job, name, n_chips, chip_hbm_bytes, bytes_by_component)
-        largest = f"the largest, {name}, has {units.show_gib(n_chips * chip_hbm_bytes)}"
-    raise DoesNotFit(f"does not fit: {model.name} needs {units.show_gib(total)}; {largest}.")
+    for system in machines_of(chip):
+        largest = f"the largest, {system.name}, has {units.show_gib(system.n_chips * capacity)}"
+        if system.n_chips * capacity < state_bytes:
+            continue
+        smallest = smallest or system.n_chips
+        if system.n_chips > MAX_RATIO * smallest:
+            break
+        fitted = fit_on(model, system, job)
+        if fitted.fits:
+            return fitted
+    needs = f"does not fit: {model.name} needs {units.show_gib(state_bytes)}"
+    if smallest:
+        needs += ", and room for what it computes"
+    raise DoesNotFit(f"{needs}; {largest}.")
 
 
-def machine_sizes(chip: Chip) -> Iterator[tuple[str, int]]:
-    """Machines that can be built from one type of chip, as (name, number of chips), smallest first.
+def fit_on(model: ModelConfig, system: System, job: Train | Serve) -> Fit:
+    """The fit of a job on one machine, on which it may not fit."""
+    state = _state_bytes(model, job)
+    hbm_bytes = system.n_chips * capacity_bytes(system.chip)
+    left_bytes = hbm_bytes - sum(state.values())
+    if isinstance(job, Train):
+        from shardwise.search.training.rank import most_left_bytes  # needs NumPy
 
-    For TPUs, every legal slice. For GPUs, 1, 2, 4 ... up to a full node, then 2, 3 ... 8 nodes,
-    then repeated doubling up to `MAX_CHIPS`.
-    """
-    if chip.ici:
-        for torus in legal_slices(chip):
-            yield f"{chip.name}:{torus}", torus.n_chips
-        return
-    node_gpus = chip.node.n_gpus if chip.node else 1
-    n_chips = 1
-    while n_chips <= MAX_CHIPS:
-        yield f"{chip.name}:{n_chips}", n_chips
-        if n_chips < node_gpus:
-            n_chips = min(2 * n_chips, node_gpus)
-        elif n_chips < 8 * node_gpus:
-            n_chips += node_gpus
-        else:
-            n_chips *= 2
+        batch = SEQUENCES_PER_CHIP * system.n_chips
+        left_a_chip = most_left_bytes(model, system, replace(job, batch=batch))
+        return Fit(
+            system=system.name,
+            n_chips=system.n_chips,
+            hbm_bytes=hbm_bytes,
+            held=state,
+            fits=left_a_chip >= 0,
+            left_bytes=min(left_bytes, left_a_chip * system.n_chips),
+            batch=batch,
+        )
+    engine_rooms = rooms(model, [system], job)
+    roomiest = next(engine_rooms, None)
+    holder = roomiest
+    if roomiest and not roomiest.holds(job.batch):
+        holder = next((room for room in engine_rooms if room.holds(job.batch)), None)
+    if roomiest:
+        left_bytes = (holder or roomiest).left_bytes(job.batch or 1)
+    return Fit(
+        system=system.name,
+        n_chips=system.n_chips,
+        hbm_bytes=hbm_bytes,
+        held=state,
+        fits=holder is not None and holder.holds(job.batch),
+        left_bytes=left_bytes,
+        sequences=roomiest.sequences if roomiest else 0,
+        kv_bytes_per_sequence=float(count.kv_cache_bytes(model, job.context, job.kv)),
+    )
 
 
 def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
@@ -104,44 +138,3 @@ def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
         }
     kv_bytes = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
     return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv_bytes)}
-
-
-def _activation_bytes_per_token(model: ModelConfig, job: Train | Serve) -> float:
-    """Bytes of the activations saved per token in training with full remat: every layer's input.
-
-    0 in serving, which saves no activations.
-    """
-    if isinstance(job, Serve):
-        return 0.0
-    return model.n_layers * model.d_model * job.activation_bytes
-
-
-def _fit_record(
-    model: ModelConfig,
-    job: Train | Serve,
-    machine_name: str,
-    n_chips: int,
-    chip_hbm_bytes: float,
-    bytes_by_component: dict[str, float],
-) -> Fit:
-    """Make the `Fit` of a machine on which the state fits."""
-    left_bytes = n_chips * chip_hbm_bytes - sum(bytes_by_component.values())
-    if isinstance(job, Train):
-        return Fit(
-            system=machine_name,
-            n_chips=n_chips,
-            hbm_bytes=n_chips * chip_hbm_bytes,
-            held=bytes_by_component,
-            left_bytes=left_bytes,
-            tokens_per_chip=int(left_bytes / n_chips / _activation_bytes_per_token(model, job)),
-        )
-    kv_bytes = float(count.kv_cache_bytes(model, job.context, job.kv))
-    return Fit(
-        system=machine_name,
-        n_chips=n_chips,
-        hbm_bytes=n_chips * chip_hbm_bytes,
-        held=bytes_by_component,
-        left_bytes=left_bytes,
-        sequences=int(max_batch(n_chips, chip_hbm_bytes, bytes_by_component["weights"], kv_bytes)),
-        kv_bytes_per_sequence=kv_bytes,
-    )

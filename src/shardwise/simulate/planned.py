@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.memory import max_batch
@@ -51,7 +52,7 @@ def cache_tokens(engine: Engine, job: Serve) -> float:
         engine.layout,
         engine.layout.sizes,
         job,
-        engine.rates.chip.need("hbm_bytes"),
+        capacity_bytes(engine.rates.chip),
         ideal=engine.rates.ideal,
     )
     return float(batch) * job.context

@@ -241,3 +241,23 @@ def test_a_window_that_is_not_used_may_be_zero():
 def test_a_tiny_model_by_hand():
     tiny = from_dict(LLAMA, name="tiny")
     assert count.parameters(tiny).total == 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 * 201
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype"),
+    [
+        (None, "bf16"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "bf16"),
+        ("mxfp4", "bf16"),
+    ],
+)
+def test_the_dtype_of_the_checkpoint(quantization, dtype):
+    data = LLAMA | {"quantization_config": quantization}
+    assert from_dict(data, name="tiny").checkpoint_dtype == dtype
+    assert (load("gpt-oss-120b").checkpoint_dtype, load("deepseek-v3").checkpoint_dtype) == (
+        "mxfp4",
+        "fp8",
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shardwise.errors import DoesNotFit, UnknownFigure
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.hardware import parse_chip, parse_system
 from shardwise.models import count, load, names
-from shardwise.search.fit import fit, machine_sizes
+from shardwise.search.fit import fit, fit_on
+from shardwise.search.machines import machines_of
 from shardwise.units import GiB
 from shardwise.workload import Serve, Train
 
@@ -23,52 +25,68 @@ def test_the_smallest_slices_of_the_book(weights: str, system: str) -> None:
     assert found.system == system
 
 
-def test_one_formula_counts_the_sequences_of_all_rows() -> None:
+def test_bytes_of_a_sequence() -> None:
     rows = [
         fit(LLAMA, parse_chip("v5e,hbm=16GB"), Serve(context=8192, weights=d, kv=d))
         for d in ("bf16", "int8", "int4")
     ]
-    assert [r.sequences for r in rows] == [42, 42, 42]
     assert [r.kv_bytes_per_sequence for r in rows] == [8192 * n for n in (327_680, 163_840, 81_920)]
 
 
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_people_run_70b_in_bf16_on_two_h100(weights: str) -> None:
+    found = fit(LLAMA, parse_chip("h100"), Serve(context=8192, weights=weights, kv=weights))
+    assert found.n_chips == {"bf16": 2, "fp8": 1}[weights]
+    assert found.sequences >= 1
+
+
+@pytest.mark.parametrize(("chip", "largest"), [("m1", 1), ("gh200", 1), ("rtx-4090", 8)])
+def test_no_machine_without_a_figure_for_its_links(chip: str, largest: int) -> None:
+    assert max(system.n_chips for system in machines_of(parse_chip(chip))) == largest
+    with pytest.raises(DoesNotFit, match=f"the largest, {chip}:{largest}, has"):
+        fit(load("llama3.1-405b"), parse_chip(chip), Serve(context=8192))
+
+
 def test_training_holds_the_state() -> None:
-    found = fit(LLAMA, parse_chip("h100"), Train(batch=1, seq=1))
+    found = fit(LLAMA, parse_chip("h100"), Train(batch=1, seq=2048))
     params = count.parameters(LLAMA).total
     assert found.held == {"weights": 2 * params, "gradients": 4 * params, "optimizer": 12 * params}
     assert found.held_bytes == 18 * params
-    assert found.left_bytes == found.hbm_bytes - 18 * params >= 0
-    assert found.tokens_per_chip >= 1
+    assert found.hbm_bytes - 18 * params >= found.left_bytes >= 0
+    assert found.batch == 4 * found.n_chips
     assert found.sequences is None
 
 
-def test_training_leaves_room_for_a_token_on_each_chip() -> None:
+def test_a_state_alone_in_memory_does_not_fit() -> None:
     model = load("llama3-8b")
     state = 18 * count.parameters(model).total
-    found = fit(model, parse_chip(f"h100,hbm={state}B"), Train(batch=1, seq=1))
-    assert found.tokens_per_chip >= 1
+    system = parse_system(f"h100:1,hbm={state}B")
+    found = fit_on(model, system, Train(batch=1, seq=2048))
+    assert not found.fits
+    assert found.left_bytes < 0
+    assert fit(model, system.chip, Train(batch=1, seq=2048)).n_chips > 1
 
 
-@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "h100", "gb200", "mi300x"])
+@pytest.mark.parametrize("chip", ["v5e", "v5p", "v6e", "h100", "gb200", "h200"])
 @pytest.mark.parametrize("job", [Train(batch=1, seq=4096), Serve(context=4096, batch=8)])
 def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
     card = parse_chip(chip)
     for name in ("llama3-8b", "llama3-70b", "mixtral-8x22b"):
         found = fit(load(name), card, job)
-        smaller = [n for _, n in machine_sizes(card) if n < found.n_chips]
-        assert all(n * card.hbm_bytes < found.held_bytes for n in smaller)
-        assert found.held_bytes <= found.hbm_bytes == found.n_chips * card.hbm_bytes
+        smaller = [system for system in machines_of(card) if system.n_chips < found.n_chips]
+        assert not any(fit_on(load(name), system, job).fits for system in smaller[-3:])
+        assert found.held_bytes <= found.hbm_bytes == found.n_chips * capacity_bytes(card)
         assert parse_system(found.system).n_chips == found.n_chips
 
 
 @pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "h100", "gb200", "a100"])
 def test_sizes_ascend_and_exist(chip: str) -> None:
-    found = list(machine_sizes(parse_chip(chip)))
-    counts = [n for _, n in found]
+    found = list(machines_of(parse_chip(chip)))
+    counts = [system.n_chips for system in found]
     assert counts == sorted(counts)
-    assert len({name for name, _ in found}) == len(found)
-    for name, n in found[:60]:
-        assert parse_system(name).n_chips == n
+    assert len({system.name for system in found}) == len(found)
+    for system in found[:60]:
+        assert parse_system(system.name) == system
 
 
 def test_more_sequences_need_more() -> None:

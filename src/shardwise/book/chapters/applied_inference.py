@@ -6,7 +6,7 @@ from shardwise.book.givens import chip, column, dense
 from shardwise.book.registry import Answer, Given, solves
 from shardwise.formulas import cost, inference, memory, thresholds
 from shardwise.models import count
-from shardwise.search import fit
+from shardwise.search.machines import machines_of
 
 
 @solves("ainfer-price-table", formula="C / $ per hour; 3600 C / $ per hour")
@@ -33,7 +33,8 @@ def smallest_slice(given: Given) -> Answer:
     )
     total_bytes = kv_bytes + given["params"]
     v5e = chip("v5e", hbm__capacity=given["hbm_bytes"])
-    slices = (n for _, n in fit.machine_sizes(v5e) if n * given["hbm_bytes"] >= total_bytes)
+    sizes = (system.n_chips for system in machines_of(v5e))
+    slices = (n for n in sizes if n * given["hbm_bytes"] >= total_bytes)
     return {
         "kv": kv_bytes,
         "total": total_bytes,

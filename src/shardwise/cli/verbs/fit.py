@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated
 
 import shardwise as sw
@@ -15,8 +14,9 @@ from shardwise.cli.options import argument
 from shardwise.errors import DoesNotFit
 from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
-from shardwise.search.fit import machine_sizes
-from shardwise.workload import OPTIMIZER_MOMENTS, weight_dtype_for
+from shardwise.search.fit import fit_on
+from shardwise.search.machines import machines_of
+from shardwise.workload import OPTIMIZER_MOMENTS, cache_dtype_for, weight_dtype_for
 
 Job = sw.Train | sw.Serve
 ChipAndSystem = tuple[sw.Chip, sw.System | None]  # no system if the command names a chip alone
@@ -29,7 +29,7 @@ def run(
     hardware: Annotated[str, argument("CHIP", "v5e: the smallest machine; v5e:4x4: this one")],
     train: options.Training = False,
     serve: options.Serving = False,
-    dtype: options.WeightDtypes = "bf16",
+    dtype: options.WeightDtypes = "",
     kv_dtype: options.KvDtype = "",
     context: options.ContextLength = "",
     batch: options.SequenceCount = "1",
@@ -44,7 +44,8 @@ def run(
         inputs.refuse("--train and --serve hold different things. Ask for one of them.")
     config = inputs.read(sw.model, model)
     machine = inputs.read(_chip_and_system, hardware)
-    dtypes = inputs.read(parse_words, dtype, "dtype", units.BYTES_PER_ELEMENT) or ()
+    published = config.checkpoint_dtype if config and not train else "bf16"
+    dtypes = inputs.read(parse_words, dtype or published, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
     length = inputs.read(units.parse_length, context or CONTEXT, "context")
     sequences = inputs.read(units.parse_whole, batch, "batch")
@@ -68,7 +69,7 @@ def run(
             hardware=hardware,
             kind="train",
             n_parameters=parameters,
-            context=None,
+            context=int(CONTEXT),
             batch=None,
             optimizer=optimizer,
             needs=needs,
@@ -98,94 +99,74 @@ def _chip_and_system(text: str) -> ChipAndSystem:
 
 
 def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
-    return sw.Serve(context=context, batch=batch, weights=dtype, kv=kv_dtype or dtype)
+    return sw.Serve(
+        context=context, batch=batch, weights=dtype, kv=kv_dtype or cache_dtype_for(dtype)
+    )
 
 
 def _training(dtype: str, optimizer: str) -> sw.Train:
     """A job whose training state is measured; its batch does not matter."""
     weights = weight_dtype_for(dtype)
-    return sw.Train(batch=1, seq=1, weights=weights, compute=dtype, optimizer=optimizer)
+    return sw.Train(batch=1, seq=int(CONTEXT), weights=weights, compute=dtype, optimizer=optimizer)
 
 
 def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:
     """The memory of a job, and the machine: the given one, or the smallest that holds the job."""
     chip, system = machine
     if system:
-        system_name = system.name
-        n_chips = system.n_chips
+        fit = fit_on(config, system, job)
     else:
-        system_name, n_chips = _smallest(config, chip, job)
-    capacities = {"documented": chip.need("hbm_bytes")}
-    if chip.hbm_usable_bytes is not None:
-        capacities["usable"] = chip.hbm_usable_bytes
-    fits = {}
-    for capacity, hbm_bytes in capacities.items():
-        fits[capacity] = _fit_of_size(config, chip, job, n_chips, hbm_bytes)
-    documented = fits["documented"]
+        fit = _smallest(config, chip, job) or fit_on(config, list(machines_of(chip))[-1], job)
     kv_dtype = job.kv if isinstance(job, sw.Serve) else None
     return Need(
         dtype=job.weights,
         kv_dtype=kv_dtype,
-        held=documented.held,
+        held=fit.held,
         bytes_per_parameter=_bytes_per_parameter(job),
         kv_bytes_per_token=_kv_bytes_per_token(config, job),
-        kv_bytes_per_sequence=documented.kv_bytes_per_sequence,
-        system=system_name,
-        n_chips=n_chips,
-        rooms=tuple(
-            _room(fit, capacity, capacities[capacity], n_chips) for capacity, fit in fits.items()
-        ),
+        kv_bytes_per_sequence=fit.kv_bytes_per_sequence,
+        system=fit.system,
+        n_chips=fit.n_chips,
+        batch=fit.batch,
+        rooms=(_bare_room(chip, fit), _planned_room(fit)),
     )
 
 
-def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int]:
-    """Name and chips of the smallest machine that holds the job, or else of the largest machine."""
-    return _holder(config, chip, job) or list(machine_sizes(chip))[-1]
-
-
-def _holder(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> tuple[str, int] | None:
-    """Name and chips of the smallest machine that holds the job, or None."""
+def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> sw.Fit | None:
+    """The smallest machine that holds the job, or None."""
     try:
-        fit = sw.fit(config, chip, job)
+        return sw.fit(config, chip, job)
     except DoesNotFit:
         return None
-    return fit.system, fit.n_chips
 
 
-def _fit_of_size(
-    config: sw.ModelConfig, chip: sw.Chip, job: Job, n_chips: int, hbm_bytes: float
-) -> sw.Fit:
-    """The fit on a machine of `n_chips` chips, which need not be the smallest that holds the job.
-
-    The machine is passed to `sw.fit` as a single chip with the memory of all of them. A fit on two
-    such chips means that the machine does not hold the job.
-    """
-    pooled_chip = dataclasses.replace(chip, hbm_bytes=hbm_bytes * n_chips, ici=None, node=None)
-    return sw.fit(config, pooled_chip, job)
-
-
-def _room(fit: sw.Fit, capacity: str, hbm_bytes: float, n_chips: int) -> Room:
-    """The memory left on a machine of `n_chips` chips.
-
-    Args:
-        fit: of the machine as a single chip.
-        hbm_bytes: memory of one chip.
-    """
-    left_bytes = hbm_bytes * n_chips - fit.held_bytes
+def _bare_room(chip: sw.Chip, fit: sw.Fit) -> Room:
+    """What the weights alone leave of the documented memory, as the book counts."""
+    hbm_bytes = chip.need("hbm_bytes") * fit.n_chips
+    left_bytes = hbm_bytes - fit.held_bytes
     sequences = None
-    tokens_per_chip = None
-    if left_bytes >= 0:
-        sequences = fit.sequences
-        if fit.tokens_per_chip is not None:
-            tokens_per_chip = fit.tokens_per_chip // n_chips
+    if fit.kv_bytes_per_sequence is not None:
+        free = hbm_bytes - fit.held["weights"]
+        sequences = max(0, int(free // fit.kv_bytes_per_sequence))
     return Room(
-        capacity=capacity,
-        hbm_bytes_per_chip=hbm_bytes,
-        hbm_bytes=hbm_bytes * n_chips,
+        capacity="documented",
+        hbm_bytes_per_chip=hbm_bytes / fit.n_chips,
+        hbm_bytes=hbm_bytes,
         fits=left_bytes >= 0,
         left_bytes=left_bytes,
         sequences=sequences,
-        tokens_per_chip=tokens_per_chip,
+    )
+
+
+def _planned_room(fit: sw.Fit) -> Room:
+    """What a plan leaves of the memory that programs see."""
+    return Room(
+        capacity="planned",
+        hbm_bytes_per_chip=fit.hbm_bytes / fit.n_chips,
+        hbm_bytes=fit.hbm_bytes,
+        fits=fit.fits,
+        left_bytes=fit.left_bytes,
+        sequences=fit.sequences,
     )
 
 
@@ -211,23 +192,30 @@ def _refusal(
     """The problems of a model that fits in no dtype, and the machines that would hold it."""
     problems = []
     for need in needs:
-        room = need.rooms[0]
         held_parts = " + ".join(
             f"{part} {units.show_bytes(n_bytes)}" for part, n_bytes in need.held.items()
         )
-        problems.append(
-            f"does not fit: {config.name} in {need.dtype} holds {held_parts}, more than the "
-            f"{units.show_bytes(room.hbm_bytes)} of {need.system} "
-            f"(×{need.held_bytes / room.hbm_bytes:.2f})."
+        hbm_bytes = need.rooms[1].hbm_bytes
+        problem = (
+            f"does not fit: {config.name} in {need.dtype} holds {held_parts}, of "
+            f"{units.show_bytes(hbm_bytes)} on {need.system}"
         )
+        if need.held_bytes > hbm_bytes:
+            problems.append(f"{problem} (×{need.held_bytes / hbm_bytes:.2f}).")
+        else:
+            problems.append(f"{problem}: too little is left for activations and copies.")
     chip, system = machine
     if system is None:
+        problems.append(
+            f"{needs[0].system} is the largest machine of {chip.name} that can be built, or whose "
+            "links have a figure."
+        )
         return problems
     offers = []
     for job in jobs:
-        holder = _holder(config, chip, job)
-        if holder:
-            offers.append(f"{job.weights} {holder[0]} ({holder[1]:,} chips)")
+        smallest = _smallest(config, chip, job)
+        if smallest:
+            offers.append(f"{job.weights} {smallest.system} ({smallest.n_chips:,} chips)")
     if offers:
         problems.append(f"Smallest that fit: {', '.join(offers)}.")
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.errors import ShardwiseError
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import experts, inference, thresholds
 from shardwise.models import Moe, count
@@ -25,7 +26,7 @@ from shardwise.plan.serving.reasons import tensor_limit
 from shardwise.plan.serving.time_parts import critical_batch
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.evaluate import min_kv_heads
+from shardwise.search.serving.legal import min_kv_heads
 
 
 def decision_path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:
@@ -69,7 +70,7 @@ def _chip(chosen: Candidate) -> Decision:
     n_parameters = count.parameters(server.config).total
     weights_bytes = n_parameters * units.bytes_per_element(job.weights)
     cache_bytes = float(count.kv_cache_bytes(server.config, job.context, job.kv))
-    capacity = server.rates.chip.need("hbm.capacity")
+    capacity = capacity_bytes(server.rates.chip)
     return OneChip(
         **comparison("chip", weights_bytes + cache_bytes, capacity, "B"),
         dtype=job.weights,

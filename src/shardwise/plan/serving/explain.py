@@ -29,7 +29,7 @@ from shardwise.plan.serving.time_parts import (
     usual_compute,
 )
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.evaluate import batch_unit
+from shardwise.search.serving.legal import batch_unit
 from shardwise.search.serving.rank import Request, rank
 
 N_BATCHES = 6  # batches in the table, besides the plan's and the largest that fits

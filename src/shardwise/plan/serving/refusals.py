@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError
-from shardwise.estimate.serving.memory import max_batch, weights_bytes
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.search import fit
-from shardwise.search.serving.evaluate import batch_unit, forms, legal
 from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
+from shardwise.search.serving.room import rooms
 from shardwise.workload import Serve
 
 # Kind of chip -> the narrow dtypes to suggest.
@@ -74,39 +74,35 @@ def shortage(request: Request) -> tuple[str, bool]:
     job = _smallest_weights_job(request)
     config = request.config
     hardware = _hardware_text(request)
-    engines = request.engines()
-    if engines is None:
+    engine_rooms = list(
+        rooms(
+            config,
+            request.systems,
+            job,
+            fixed=request.fixed,
+            ideal=request.rates(job).ideal,
+            fills_machine=not request.machine_is_given,
+        )
+    )
+    if not engine_rooms:
         return f"no engine of {config.name} fits {hardware}.", False
-    capacity = request.chip.need("hbm.capacity")
-    ideal = request.rates(job).ideal
-    min_weights = float("inf")
-    max_sequences = 0.0
-    multiples: set[int] = set()
-    for form in forms(config, request.fixed):
-        rows = legal(config, form, engines.sizes, request.fixed).nonzero()[0]
-        if not len(rows):
-            continue
-        sizes = engines.take(rows).sizes
-        min_weights = min(min_weights, float(weights_bytes(config, form, sizes, job).min()))
-        per_engine = max_batch(config, form, sizes, job, capacity, ideal=ideal)
-        unit = batch_unit(config, form, sizes)
-        sequences = per_engine // unit * unit * sizes["data"]
-        max_sequences = max(max_sequences, float(sequences.max()))
-        multiples |= {int(n) for n in (unit * sizes["data"])[sequences > 0]}
-    if max_sequences < 1:
+    capacity = capacity_bytes(request.chip)
+    if not engine_rooms[0].sequences:
+        weights = min(room.weights_bytes for room in engine_rooms)
         problem = (
-            f"does not fit: {config.name} in {job.weights} holds {units.show_gib(min_weights)} of "
+            f"does not fit: {config.name} in {job.weights} holds {units.show_gib(weights)} of "
             f"weights a chip at least on {hardware}, {units.show_gib(capacity)} is there"
         )
-        if min_weights <= capacity:
+        if weights <= capacity:
             problem += f", and not one sequence of {job.context:,} tokens beside it"
         return f"{problem}.", True
     batch = job.batch or 1
-    if batch > max_sequences:
+    if batch > engine_rooms[0].sequences:
         return (
             f"does not fit: {batch:,} sequences of {job.context:,} tokens; {hardware} has room "
-            f"for {max_sequences:,.0f}."
+            f"for {engine_rooms[0].sequences:,}."
         ), True
+    multiples = {room.unit * room.mesh.data for room in engine_rooms if room.sequences}
     listed = ", ".join(f"{n:,}" for n in sorted(multiples)[:6])
     return (
         f"--batch {batch:,} does not divide evenly over the engines that fit on {hardware}: it "

@@ -34,7 +34,7 @@ from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
 from shardwise.search.serving.rank import rank
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import Serve
+from shardwise.workload import Serve, cache_dtype_for
 
 # `dtype` is that of weights, KV caches and matmuls; the other two override it.
 DTYPES = ("dtype", "kv_dtype", "compute")
@@ -188,7 +188,11 @@ def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:
     job_fields = select_options(choices, JOB_OPTIONS)
     if "dtype" in choices:
         dtype = choices["dtype"]
-        dtypes = {"weights": dtype, "kv": dtype, "compute": usual_compute(dtype, chip)}
+        dtypes = {
+            "weights": dtype,
+            "kv": cache_dtype_for(dtype),
+            "compute": usual_compute(dtype, chip),
+        }
         job_fields = {**dtypes, **job_fields}
     if "kv_dtype" in choices:
         job_fields["kv"] = choices["kv_dtype"]

@@ -21,7 +21,7 @@ from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.deployments import MAX_LOAD
-from shardwise.search.serving.evaluate import BATCH_GRID, batch_unit
+from shardwise.search.serving.legal import BATCH_GRID, batch_unit
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout

@@ -10,6 +10,8 @@ from shardwise.formulas.thresholds import alpha
 from shardwise.hardware import Torus
 from shardwise.models import ModelConfig, Moe
 from shardwise.search.training.problem import Case
+from shardwise.strategy.layout import Layout
+from shardwise.workload import Train
 
 SMALL_BUBBLE = 0.1  # a pipeline bubble up to this share of a step is commonly called small
 
@@ -109,9 +111,13 @@ def inner_network(case: Case) -> str:
     return "ici" if isinstance(case.system.topology, Torus) else "node"
 
 
-def tokens_per_chip(case: Case) -> float:
-    """Tokens per chip and microbatch, since weights are gathered for every microbatch."""
-    return case.job.tokens_per_step / case.system.n_chips / case.layout.n_microbatches
+def tokens_per_chip(job: Train, layout: Layout) -> float:
+    """Tokens per chip and microbatch, since weights are gathered for every microbatch.
+
+    All chips that hold the same stage share the tokens; stages of a pipeline share layers.
+    """
+    mesh = layout.mesh
+    return job.tokens_per_step / (mesh.n_chips / mesh.pipe) / layout.n_microbatches
 
 
 def _n_data_ranks(case: Case) -> int:
@@ -152,7 +158,7 @@ def _data(case: Case) -> Iterator[Crossover]:
         "data",
         "tokens per chip and microbatch",
         threshold,
-        tokens_per_chip(case),
+        tokens_per_chip(case.job, case.layout),
         formula,
         used=_n_data_ranks(case) > 1,
     )
@@ -192,7 +198,7 @@ def _mixed(case: Case) -> Iterator[Crossover]:
         "mixed",
         "tokens per chip and microbatch",
         threshold,
-        tokens_per_chip(case),
+        tokens_per_chip(case.job, case.layout),
         "B/N > 4 alpha^2 / (Mx My F), book §5",
         used=case.layout.mesh.tensor > 1 and _n_data_ranks(case) > 1,
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise import units
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.training import optimizer
 from shardwise.hardware import Torus
 from shardwise.models import count
@@ -58,7 +59,7 @@ def _state_bytes(case: Case) -> float:
 
 
 def _capacity(case: Case, step: str, n_chips: int, *, of_several: bool) -> Decision:
-    limit = n_chips * case.system.chip.need("hbm_bytes")
+    limit = n_chips * capacity_bytes(case.system.chip)
     compared = comparison(step, _state_bytes(case), limit, "B")
     return Capacity(**compared, n_chips=n_chips, of_several=of_several)
 
@@ -120,7 +121,7 @@ def _pipe(case: Case, thresholds: dict[str, Crossover]) -> Iterator[Decision]:
     stages = case.layout.mesh.pipe
     data = thresholds["data"]
     if row is not None and (stages > 1 or not data.met):
-        data_lacks = data.threshold / tokens_per_chip(case)
+        data_lacks = data.threshold * stages / tokens_per_chip(case.job, case.layout)
         yield Stages(**_threshold_fields(row, stages), data_lacks=data_lacks)
 
 

@@ -22,13 +22,14 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerChip,
     TokensPerSlice,
 )
-from shardwise.plan.training.crossovers import torus_axes
+from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
 from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
 MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
+MIN_TRAFFIC_SHARE = 0.01  # smallest share of the step that a role's traffic is told from
 MIN_HIDDEN_SHARE = 0.05  # of a step; smaller overlaps are not reported
 
 
@@ -103,10 +104,13 @@ def reasons(
 def _communication(chosen: Candidate) -> Iterator[Reason]:
     """Compare the slowest role's collectives with all other work; nothing on a single chip."""
     roofline = chosen.roofline
-    traffic_s = nonzero(roofline.traffic_s)
+    on_chip_s = float(roofline.on_chip_s)
+    traffic_s = {}
+    for role, seconds in nonzero(roofline.traffic_s).items():
+        if seconds >= MIN_TRAFFIC_SHARE * float(roofline.step_s):
+            traffic_s[role] = seconds
     if not traffic_s:
         return
-    on_chip_s = float(roofline.on_chip_s)
     yield Communication(
         margin=on_chip_s / slowest_role(chosen)[1],
         on_chip_s=on_chip_s,
@@ -187,7 +191,7 @@ def _tokens_per_chip(
     if system.n_chips == 1:
         return
     n_microbatches = chosen.layout.n_microbatches
-    tokens = job.tokens_per_step / system.n_chips / n_microbatches
+    tokens = tokens_per_chip(job, chosen.layout)
     bytes_per_s, network, n_axes = _gather_bandwidth(system)
     needed = system.chip.peak(job.compute) / bytes_per_s
     n_experts = 1

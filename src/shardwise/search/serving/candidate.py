@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
@@ -21,7 +21,7 @@ from shardwise.estimate.serving.steady_state import (
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.serving.evaluate import batch_unit
+from shardwise.search.serving.legal import batch_unit
 from shardwise.strategy.mesh import Placement
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
@@ -73,7 +73,7 @@ class Server:
         """
         layout = self.layout
         unit = int(batch_unit(self.config, layout, layout.sizes))
-        capacity = self.rates.chip.need("hbm_bytes")
+        capacity = capacity_bytes(self.rates.chip)
         limit = max_batch(
             self.config, layout, layout.sizes, self.job, capacity, ideal=self.rates.ideal
         )
@@ -87,7 +87,7 @@ class Server:
             self.layout.sizes,
             self.job,
             batch,
-            self.rates.chip.need("hbm_bytes"),
+            capacity_bytes(self.rates.chip),
             ideal=self.rates.ideal,
         )
 

@@ -5,24 +5,21 @@ A form (`ServeForm`) is a layout without its mesh: how weights and KV cache are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
-from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.steady_state import SteadyState, colocated, prefill_only
-from shardwise.models import Attention, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.search.given import Choices
 from shardwise.search.serving.layouts import CandidateEngines
+from shardwise.search.serving.legal import BATCH_GRID, batch_limits, forms, legal
 from shardwise.strategy.serving_layout import ServeForm, ServeLayout, ServeLayouts
-from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
 
-# Batches of an engine to try, in units of `batch_unit`: powers of two and 1.5 times these.
-BATCH_GRID = [1, *(n for k in range(1, 17) for n in (2**k, 3 * 2 ** (k - 1)))]
 # Placements of one mesh are compared at this batch. Their order hardly depends on the batch, as
 # only their links differ.
 PROBE_BATCH = 64
@@ -59,73 +56,6 @@ class EngineBlock:
     def layout(self, row: int) -> ServeLayout:
         """The layout of the engine at index `row`."""
         return ServeLayout(**_form_fields(self.form), mesh=self.engines.meshes[row])
-
-
-def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
-    """The forms to search.
-
-    "gathered" weights (FSDP), which rarely pay in serving, are among them only if the user fixed
-    them.
-    """
-    weight_layouts = ["stationary", "2d"]
-    kv_splits = list(KV_SPLITS)
-    expert_tensors: list[int | None] = [None]
-    if config.is_moe:
-        expert_tensors.append(1)
-    if "weights" in fixed:
-        weight_layouts = [str(fixed["weights"])]
-    if "kv" in fixed:
-        kv_splits = [str(fixed["kv"])]
-    if "expert_tensor" in fixed:
-        expert_tensors = [int(fixed["expert_tensor"])]
-    for weights in weight_layouts:
-        for kv in kv_splits:
-            for expert_tensor in expert_tensors:
-                yield ServeForm(weights=weights, kv=kv, expert_tensor=expert_tensor)
-
-
-def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Choices) -> Num:
-    """Whether each engine can use a form.
-
-    Args:
-        sizes: mesh role -> chips of each engine.
-        fixed: settings that the user fixed.
-    """
-    is_legal = sizes["fsdp"] > 1
-    if form.weights == "stationary":
-        is_legal = ~is_legal
-    # A search combines "2d" weights with neither pipe nor context, unless the user fixed fsdp.
-    if form.weights == "2d" and "fsdp" not in fixed:
-        is_legal = is_legal & (sizes["pipe"] * sizes["context"] == 1)
-    if form.kv != "copied" and "kv" not in fixed:
-        is_legal = is_legal & (sizes["tensor"] > min_kv_heads(config))
-    if form.expert_tensor:
-        is_legal = is_legal & (sizes["tensor"] > 1) & (sizes["tensor"] % form.expert_tensor == 0)
-    return is_legal
-
-
-def min_kv_heads(config: ModelConfig) -> int:
-    """The smallest number of KV heads of any layer; the latent cache of MLA counts as one head."""
-    return min((_kv_heads(attention) for attention, _ in config.attentions), default=1)
-
-
-def _kv_heads(attention: Attention) -> int:
-    if attention.mla:
-        return 1
-    return attention.n_kv_heads
-
-
-def batch_unit(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:
-    """The smallest batch of an engine, of which every batch is a multiple.
-
-    It has one sequence for each shard of the batch and each stage of the pipeline.
-    """
-    unit = sizes["expert"] * sizes["pipe"]
-    if form.weights == "gathered":
-        unit = unit * sizes["fsdp"]
-    if form.kv == "batch":
-        unit = unit * maximum(1, sizes["tensor"] // min_kv_heads(config))
-    return unit
 
 
 def blocks(
@@ -181,10 +111,7 @@ def engine_block(
     """Evaluate the operating points of a form; None if no engine fits any of its batches."""
     import numpy as np
 
-    capacity = rates.chip.need("hbm_bytes")
-    unit = batch_unit(config, form, engines.sizes)
-    limit = max_batch(config, form, engines.sizes, job, capacity, ideal=rates.ideal)
-    limit = np.minimum(np.floor(limit / unit) * unit, BATCH_GRID[-1] * unit)
+    unit, limit = batch_limits(config, form, engines.sizes, job, rates.chip, ideal=rates.ideal)
     limit = np.broadcast_to(limit, len(engines))
     if job.batch:
         engine_rows, batch = _shared_batch(job.batch, engines, unit, limit)

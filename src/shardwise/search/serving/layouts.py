@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.hardware import Chip, Switched, System, legal_slices
+from shardwise.hardware import Chip, Switched, System
 from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 from shardwise.models.count import parameters
-from shardwise.search import fit
 from shardwise.search.given import Choices, Fixed, check_fixed
+from shardwise.search.machines import machines_of
 from shardwise.search.model_sizes import (
     divisors,
     expert_problems,
@@ -85,43 +86,27 @@ class CandidateEngines:
 
 
 def machines(config: ModelConfig, chip: Chip, job: Serve) -> list[System]:
-    """Machines of one chip type that a single engine may fill, smallest first."""
+    """Machines of one chip type that a single engine may fill, smallest first.
+
+    TPU slices longer than `MAX_ASPECT_RATIO` are among them only if there are no others.
+    """
     weight_bytes = parameters(config).total * bytes_per_element(job.weights)
+    systems = list(machines_of(chip))
     min_chips = 1
-    for _, n_chips in fit.machine_sizes(chip):
-        if n_chips * chip.need("hbm_bytes") > weight_bytes:
-            min_chips = n_chips
+    for system in systems:
+        if system.n_chips * capacity_bytes(chip) > weight_bytes:
+            min_chips = system.n_chips
             break
     max_chips = min(MAX_ENGINE_RATIO * min_chips, max(MAX_ENGINE_CHIPS, 4 * min_chips))
-    if chip.ici:
-        return _slices(chip, min_chips, max_chips)
-    return _switched_machines(chip, min_chips, max_chips)
+    systems = [system for system in systems if min_chips <= system.n_chips <= max_chips]
+    return [system for system in systems if _is_compact(system)] or systems
 
 
-def _slices(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
-    """TPU slices within limits on the number of chips; only compact ones if there are any."""
-    slices = [torus for torus in legal_slices(chip) if min_chips <= torus.n_chips <= max_chips]
-    compact = [torus for torus in slices if max(torus.shape) <= MAX_ASPECT_RATIO * min(torus.shape)]
-    systems = []
-    for torus in compact or slices:
-        systems.append(System(name=f"{chip.name}:{torus}", chip=chip, topology=torus))
-    return systems
-
-
-def _switched_machines(chip: Chip, min_chips: int, max_chips: int) -> list[System]:
-    """GPU machines within limits on the number of chips."""
-    node_gpus = None
-    if chip.node:
-        node_gpus = chip.node.n_gpus
-    if not chip.scale_out:
-        # The bandwidth beyond a node, or beyond a single card, is unknown.
-        max_chips = min(max_chips, node_gpus or 1)
-    systems = []
-    for _, n_chips in fit.machine_sizes(chip):
-        if min_chips <= n_chips <= max_chips:
-            topology = Switched(n_gpus=n_chips, domain=node_gpus or n_chips)
-            systems.append(System(name=f"{chip.name}:{n_chips}", chip=chip, topology=topology))
-    return systems
+def _is_compact(system: System) -> bool:
+    topology = system.topology
+    if isinstance(topology, Switched):
+        return True
+    return max(topology.shape) <= MAX_ASPECT_RATIO * min(topology.shape)
 
 
 def candidate_engines(

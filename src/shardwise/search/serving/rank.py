@@ -101,15 +101,18 @@ class Request:
         efficiency = serving_efficiency(self.chip.name, self.chip.kind)
         return ServeRates(chip=self.chip, job=job, efficiency=efficiency, overhead=DEFAULT_OVERHEAD)
 
+    @property
+    def systems(self) -> list[System]:
+        """The machines that are searched."""
+        if isinstance(self.where, System):
+            return [self.where]
+        smallest = min(self.jobs, key=lambda job: bytes_per_element(job.weights))
+        return machines(self.config, self.where, smallest)
+
     def engines(self) -> CandidateEngines | None:
         """Every legal engine with its placements; None if no engine is legal."""
-        if isinstance(self.where, System):
-            systems = [self.where]
-        else:
-            smallest = min(self.jobs, key=lambda job: bytes_per_element(job.weights))
-            systems = machines(self.config, self.where, smallest)
         return candidate_engines(
-            self.config, self.job, systems, self.fixed, fills_machine=not self.machine_is_given
+            self.config, self.job, self.systems, self.fixed, fills_machine=not self.machine_is_given
         )
 
 

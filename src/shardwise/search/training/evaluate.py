@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from shardwise.arrays import Num, minimum
-from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import training_program
 from shardwise.estimate.training.memory.framework import planned_framework
@@ -124,6 +124,29 @@ class Block:
         if self.group.pipelined:
             seconds = seconds - (time.comm_s["pipe"] + time.head_s)
         return ~fits, seconds
+
+    def most_left_bytes(self) -> float:
+        """Bytes that the roomiest strategy leaves on its fullest chip, beside what is kept free.
+
+        Negative if it does not fit, minus infinity if none is legal. Only the forms that need the
+        least memory are evaluated, one for each schedule, kind of context and split of experts.
+        Schedules with several chunks need more than 1F1B.
+        """
+        import numpy as np
+
+        forms_by_key: dict[LegalKey, list[Form]] = {}
+        for form in self.group.forms(self.config, self.job, self.fixed):
+            if not chunked(form.schedule):
+                key = (form.schedule, form.context_kind, form.expert_tensor)
+                forms_by_key.setdefault(key, []).append(form)
+        most = -np.inf
+        for form in map(least_memory_form, forms_by_key.values()):
+            layouts = self._layouts(form)
+            program, _, shapes = self._microbatch(self._priced(layouts))
+            memory = self._memory(layouts, program, shapes)
+            left = memory.capacity - memory.margin - memory.total
+            most = max(most, float(np.where(self._is_legal(form, layouts), left, -np.inf).max()))
+        return most
 
     def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
         """(lowest bound, rows) of batches of cells with similar bounds, lowest bounds first.
@@ -282,7 +305,7 @@ class Block:
 
     def _memory(self, layouts: Layouts, program: Step, shapes: LocalShapes) -> Memory:
         chip = self.rates.chip
-        capacity = chip.need("hbm_bytes")
+        capacity = capacity_bytes(chip)
         framework = planned_framework(chip.kind)
         return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from shardwise.errors import NoStrategy
-from shardwise.estimate.calibration import Calibration
-from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.calibration import PEAK, Calibration
+from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned_framework
@@ -115,7 +116,7 @@ def evaluate(
         options = place(system, layout.sizes, best=True)
         steps = [LayoutStep(config, system, job, layout, option) for option in options]
         step = min(steps, key=lambda step: float(step.time(cal, FusionProfile()).step_s))
-    capacity = system.chip.need("hbm_bytes")
+    capacity = capacity_bytes(system.chip)
     return Candidate(
         layout=layout,
         placement=step.placement,
@@ -171,6 +172,24 @@ def rank(
                 if chunked_ranking.candidates[0].fits:
                     ranking = chunked_ranking
     return replace(ranking, candidates=[*ranking.candidates], front=[*ranking.front])
+
+
+def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
+    """Bytes that the roomiest strategy leaves on its fullest chip, beside what is kept free.
+
+    Negative if no strategy fits, minus infinity if none is legal.
+    """
+    most = -math.inf
+    for n_chunks in (1, *LOSS_CHUNKS):
+        fixed = NOTHING_FIXED.change(loss_chunks=n_chunks)
+        try:
+            blocks = list(_blocks(config, system, job, PEAK, fixed))
+        except NoStrategy:
+            return -math.inf
+        most = max(most, *(block.most_left_bytes() for block in blocks))
+        if most >= 0:
+            break
+    return most
 
 
 def _may_fit(blocks: Iterable[Block]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import ServingEfficiency, serving_efficiency
@@ -152,7 +153,7 @@ def _fixed_batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     step_s = float(engine.decode(micro_batch, context).step_s)
     ttft_s = prefill_s * (1 + (n_microbatches - 1) / stages)
     latency_s = ttft_s + (run.output_tokens - 1) * step_s
-    capacity = run.system.chip.need("hbm_bytes")
+    capacity = capacity_bytes(run.system.chip)
     memory = engine_memory(run.config, engine.layout, run.mesh.sizes, job, batch, capacity)
     return {
         "latency_s": latency_s,
@@ -200,7 +201,7 @@ def simulated(run: ServeRun, engine: Engine, job: Serve) -> Summary:
 
 def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """Predict the rates when all requests are in the queue at the start and as many run as fit."""
-    capacity = run.system.chip.need("hbm_bytes")
+    capacity = capacity_bytes(run.system.chip)
     max_sequences = max_batch(run.config, engine.layout, run.mesh.sizes, job, capacity)
     # `max_sequences` assumes that all contexts have full length, but engines allocate blocks as
     # contexts grow: there is room for sequences of mean length.

@@ -22,6 +22,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.training.memory.framework import (
     LOSS_COMPILED,
     LOSS_EAGER,
@@ -154,7 +155,7 @@ def _memory_row(run: Run, measured: float) -> MemoryRow:
     step = training_step(
         run.config, batch, job.seq, table(layout), remat="full" if layout.full_remat else "none"
     )
-    capacity = run.system.chip.need("hbm_bytes")
+    capacity = capacity_bytes(run.system.chip)
     memory = step_memory(run.config, job, step, layout, capacity, framework_memory_of(run))
     predicted = float(memory.total)
     if run.source in FROM_NVIDIA_SMI:

@@ -14,8 +14,9 @@ from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.choose import front, per_chip
 from shardwise.search.serving.deployments import colocated, concatenate, disaggregated
-from shardwise.search.serving.evaluate import batch_unit, blocks
+from shardwise.search.serving.evaluate import blocks
 from shardwise.search.serving.layouts import engine_meshes, engines_per_machine, machines
+from shardwise.search.serving.legal import batch_unit
 from shardwise.search.serving.rank import Request, rank
 
 LLAMA, MIXTRAL = sw.model("llama3-70b"), sw.model("mixtral-8x7b")

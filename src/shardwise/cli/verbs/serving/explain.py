@@ -9,7 +9,7 @@ from shardwise.cli.explanation import explain, parse_changes, read_model, read_s
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.machines import chip_of, parse_machine
 from shardwise.cli.progress import progress
-from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.errors import BadInput
 from shardwise.plan.serving import build
 
@@ -25,7 +25,7 @@ def run(
     rate: options.RequestRate = "",
     ttft: options.TtftBound = "",
     tpot: options.TpotBound = "",
-    dtype: options.WeightDtypes = "bf16",
+    dtype: options.WeightDtypes = "",
     kv_dtype: options.KvDtype = "",
     compute: options.ComputeDtype = "",
     cached: options.CachedShare = "",
@@ -65,7 +65,8 @@ def run(
     config = inputs.read(read_model, plan)
     machine = inputs.read(parse_machine, hardware)
     chip = chip_of(machine) if machine else None
-    jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip)
+    dtypes = weights_of(config, dtype)
+    jobs = inputs.read(read_jobs, requests, dtypes, kv_dtype, compute, chip)
     fixed = inputs.read(parse_engine, mesh, fix)
     inputs.done()
     with progress(f"searching engines of {hardware}"):

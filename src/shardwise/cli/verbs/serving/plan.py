@@ -12,7 +12,7 @@ from shardwise.cli.machines import chip_of, parse_machine
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.traffic import read_traffic
-from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.plan.serving import build
 from shardwise.report.document import plans_document, save
 from shardwise.report.serving import plan as report
@@ -44,7 +44,7 @@ def run(
     capacity: Annotated[
         bool, workload("--capacity", "find the highest rate that meets the bounds")
     ] = False,
-    dtype: options.WeightDtypes = "bf16",
+    dtype: options.WeightDtypes = "",
     kv_dtype: options.KvDtype = "",
     compute: options.ComputeDtype = "",
     cached: options.CachedShare = "",
@@ -88,7 +88,8 @@ def run(
     chip = chip_of(machine) if machine else None
     arrivals = inputs.read(read_traffic, traffic, at, capacity, requests)
     recorded = arrivals is not None and arrivals.trace is not None
-    jobs = inputs.read(read_jobs, requests, dtype, kv_dtype, compute, chip, recorded=recorded)
+    dtypes = weights_of(config, dtype)
+    jobs = inputs.read(read_jobs, requests, dtypes, kv_dtype, compute, chip, recorded=recorded)
     fixed = inputs.read(parse_engine, mesh, fix)
     limits = inputs.optional(parse_mesh, most, roles()) or {}
     plan_count = inputs.read(parse_top, top)

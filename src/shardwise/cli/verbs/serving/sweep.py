@@ -20,6 +20,7 @@ from shardwise.cli.verbs.serving.workload import (
     parse_rate,
     parse_share,
     require_draft,
+    weights_of,
 )
 from shardwise.plan.serving import sweep
 from shardwise.report.serving import sweep as report
@@ -35,7 +36,7 @@ def run(
     context: options.ContextLength = "",
     prompt: options.PromptLength = "",
     output: options.OutputLength = "",
-    dtype: options.WeightDtypes = "bf16",
+    dtype: options.WeightDtypes = "",
     kv_dtype: options.KvDtype = "",
     compute: options.ComputeDtype = "",
     rate: options.RequestRate = "",
@@ -76,7 +77,7 @@ def run(
     dtypes = tuple(units.BYTES_PER_ELEMENT)
     word_options = read_words(
         inputs,
-        dtype=(dtype, dtypes),
+        dtype=(weights_of(config, dtype), dtypes),
         kv_dtype=(kv_dtype, dtypes),
         compute=(compute, dtypes),
         weights=(weights, WORD_OPTIONS["weights"]),

@@ -11,6 +11,7 @@ from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
 from shardwise.errors import BadInput
 from shardwise.plan.serving.time_parts import usual_compute
+from shardwise.workload import cache_dtype_for
 
 CONTEXT = "8192"  # tokens of a sequence if no length is given, as in the verb `fit`
 _RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
@@ -32,6 +33,13 @@ class RequestOptions:
     draft: str = ""
     acceptance: str = ""
     draft_cost: str = ""
+
+
+def weights_of(model: sw.ModelConfig | None, dtype: str) -> str:
+    """The dtypes that --dtype names; without it, the dtype in which the model is published."""
+    if dtype or model is None:
+        return dtype or "bf16"
+    return model.checkpoint_dtype
 
 
 def read_jobs(
@@ -84,7 +92,9 @@ def read_jobs(
     jobs = []
     for dtype in dtypes:
         products = compute or usual_compute(dtype, chip)
-        jobs.append(serving_job(weights=dtype, kv=kv_dtype or dtype, compute=products))
+        jobs.append(
+            serving_job(weights=dtype, kv=kv_dtype or cache_dtype_for(dtype), compute=products)
+        )
     return tuple(jobs)
 
 

@@ -1,0 +1,38 @@
+"""The machines that can be built from one type of chip, smallest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.hardware import Chip, Switched, System, legal_slices
+
+MAX_CHIPS = 2**17  # GPU counts are tried up to this one
+
+
+def machines_of(chip: Chip) -> Iterator[System]:
+    """Every legal slice of a TPU, or numbers of GPUs whose links have a figure.
+
+    GPUs: 1, 2, 4 ... up to a full node, then 2, 3 ... 8 nodes, then repeated doubling up to
+    `MAX_CHIPS`. Without a figure for the network of nodes, one node is the largest machine; without
+    one for the links of a node, one GPU.
+    """
+    if chip.ici:
+        for torus in legal_slices(chip):
+            yield System(name=f"{chip.name}:{torus}", chip=chip, topology=torus)
+        return
+    node_gpus = 1
+    if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
+        node_gpus = chip.node.n_gpus
+    max_chips = node_gpus
+    if chip.scale_out and chip.scale_out.bytes_per_s_per_gpu_one_way:
+        max_chips = MAX_CHIPS
+    n_chips = 1
+    while n_chips <= max_chips:
+        topology = Switched(n_gpus=n_chips, domain=node_gpus)
+        yield System(name=f"{chip.name}:{n_chips}", chip=chip, topology=topology)
+        if n_chips < node_gpus:
+            n_chips = min(2 * n_chips, node_gpus)
+        elif n_chips < 8 * node_gpus:
+            n_chips += node_gpus
+        else:
+            n_chips *= 2
