@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from shardwise import units
 from shardwise.arrays import Num, maximum
@@ -63,7 +64,24 @@ ELEMENTWISE = "elementwise"  # name of items for norms, sums, rotary, activation
 BACKWARD_RECOMPUTE = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """What one chip does in all occurrences of a matmul, whatever its rates.
+
+    Args:
+        flops: FLOPs without those that kernels compute in excess.
+        n_bytes: bytes that are read and written.
+        experts: experts of one layer on the chip; 1 for matmuls without experts.
+        tiles: rows, columns and depth of the matmul, outside attention and scans.
+    """
+
+    flops: Num
+    n_bytes: Num
+    experts: Num
+    tiles: tuple[Num, Num, Num] | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Rates of a chip in a training job.
 
@@ -81,7 +99,7 @@ class Rates:
     fusion: FusionProfile = IDEAL
     variant: RunVariant = PLAIN_RUN
 
-    @property
+    @cached_property
     def hbm_bytes_per_s(self) -> float:
         """Achieved HBM bandwidth, bytes per second."""
         return self.chip.need("hbm_bytes_per_s") * self.calibration.hbm
@@ -91,12 +109,12 @@ class Rates:
         """Achieved FLOP/s of large matmuls in the job's compute dtype."""
         return self.chip.peak(self.job.compute) * self.calibration.matmul(self.job.compute)
 
-    @property
+    @cached_property
     def n_sms(self) -> float:
         """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
         return 0.0 if self.fusion.ideal else sm_count(self.chip)
 
-    @property
+    @cached_property
     def clock_share(self) -> float:
         """Clock of the chip under its power limit, relative to the catalog's limit; at most 1."""
         if self.fusion.ideal or self.chip.name not in chip_names():
@@ -128,6 +146,7 @@ class Rates:
         program: Step,
         layout: Layout | Layouts,
         part: str = "",
+        work: LocalWork | None = None,
     ) -> PricedItem:
         """Price all occurrences of a matmul in one microbatch.
 
@@ -137,11 +156,12 @@ class Rates:
             program: the program that contains the matmul.
             layout: one layout, or arrays of layouts.
             part: part of the layer to which the matmul belongs.
+            work: the result of `local_work` for the matmul, if already computed.
         """
-        mesh = layout.sizes
+        work = work or self.local_work(matmul, program, layout)
         dtype = self.dtype(matmul)
-        flops = matmul.flops(mesh)
-        n_bytes = matmul_bytes(matmul, program.weights, self.job, mesh)
+        flops = work.flops
+        n_bytes = work.n_bytes
         launch_s: Num = 0.0 if self.fusion.cuda_graphs else self.calibration.kernel_s
         if is_scan(matmul):
             achieved = self.calibration.scan_share
@@ -150,16 +170,19 @@ class Rates:
             achieved = self._attention_share(config)
             flops = flops * self._score_flops_ratio(matmul)
             if not self.fusion.flash:
-                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
+                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, layout.sizes)
         else:
             achieved = self.calibration.matmul(dtype)
-            experts = local_experts(matmul, layout)
-            if self.n_sms:
-                achieved = achieved * self._tile_efficiency(matmul, mesh, dtype, experts)
+            if work.tiles:
+                rows, columns, depth = work.tiles
+                achieved = achieved * (
+                    tile_efficiency(rows, columns, self.n_sms, work.experts)
+                    * depth_efficiency(depth, sm_flops_per_clock(self.chip, dtype))
+                )
             if matmul.program.einsum.chosen:
                 achieved = achieved * self.calibration.grouped
                 if not self.fusion.cuda_graphs:
-                    launch_s = launch_s + experts * self.calibration.expert_s
+                    launch_s = launch_s + work.experts * self.calibration.expert_s
         return PricedItem(
             name=matmul.name,
             phase=matmul.phase,
@@ -173,37 +196,16 @@ class Rates:
             occurrence_s=launch_s,
         )
 
-    def _tile_efficiency(
-        self, matmul: Matmul, mesh: Mapping[str, Num], dtype: str, groups: Num
-    ) -> Num:
-        """Rate of the local matmul in whole tiles and waves of tiles, relative to its best rate.
-
-        Args:
-            matmul: a matmul outside attention and scans.
-            mesh: mesh role -> chips.
-            dtype: dtype of the arithmetic.
-            groups: number of experts on the chip, whose matmuls run as one grouped matmul.
-        """
-        local = matmul.program.local
-        sizes: dict[str, Num] = {}
-        for array in (*local.inputs, local.output):
-            for dim in array.dims:
-                sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
-        sizes["T"] = sizes.get("T", 1.0) / matmul.n_chunks
-        columns = [dim for dim in local.output.names if dim in local.right.names]
-        rows = [dim for dim in local.output.names if dim not in columns]
-        if matmul.program.einsum.chosen:
-            sizes["E"] = 1.0
-            # The rows are tokens, each once per expert to which it is routed.
-            if "E" not in local.output.names:
-                rows = ["B", "T"]
-                columns = [dim for dim in columns if dim not in rows]
-                sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
-        m = math.prod(sizes[dim] for dim in rows)
-        n = math.prod(sizes[dim] for dim in columns)
-        k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
-        depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
-        return tile_efficiency(m, n, self.n_sms, groups) * depth
+    def local_work(self, matmul: Matmul, program: Step, layout: Layout | Layouts) -> LocalWork:
+        """What one chip does in a matmul; of the rates, it depends on whether tiles count."""
+        mesh = layout.sizes
+        experts = local_experts(matmul, layout)
+        return LocalWork(
+            flops=matmul.flops(mesh),
+            n_bytes=matmul_bytes(matmul, program.weights, self.job, mesh),
+            experts=experts,
+            tiles=None if is_core(matmul) or not self.n_sms else _tiles(matmul, mesh, experts),
+        )
 
     def _attention_share(self, config: ModelConfig) -> float:
         """Share of the peak FLOP/s that attention achieves at the model's head dim.
@@ -387,6 +389,35 @@ def local_experts(matmul: Matmul, layout: Layout | Layouts) -> Num:
     if not matmul.program.einsum.chosen:
         return 1.0
     return maximum(1.0, matmul.sizes["E"] / expert_degree(layout, layout.sizes))
+
+
+def _tiles(matmul: Matmul, mesh: Mapping[str, Num], groups: Num) -> tuple[Num, Num, Num]:
+    """Rows, columns and depth of a matmul on one chip.
+
+    Args:
+        matmul: a matmul outside attention and scans.
+        mesh: mesh role -> chips.
+        groups: number of experts on the chip, each of which has a matmul of its own.
+    """
+    local = matmul.program.local
+    sizes: dict[str, Num] = {}
+    for array in (*local.inputs, local.output):
+        for dim in array.dims:
+            sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
+    sizes["T"] = sizes.get("T", 1.0) / matmul.n_chunks
+    columns = [dim for dim in local.output.names if dim in local.right.names]
+    rows = [dim for dim in local.output.names if dim not in columns]
+    if matmul.program.einsum.chosen:
+        sizes["E"] = 1.0
+        # The rows are tokens, each once per expert to which it is routed.
+        if "E" not in local.output.names:
+            rows = ["B", "T"]
+            columns = [dim for dim in columns if dim not in rows]
+            sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
+    m = math.prod(sizes[dim] for dim in rows)
+    n = math.prod(sizes[dim] for dim in columns)
+    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
+    return m, n, k
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.errors import BadInput, NoStrategy
+from shardwise.estimate.calibration import PEAK
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import IDEAL, FusionProfile
+from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import System, Torus
 from shardwise.hardware.chip import get
 from shardwise.hardware.figure import unit_of
 from shardwise.hardware.scale import PEAKS, scaled
 from shardwise.hardware.system import OVERRIDES
 from shardwise.search.training.problem import Case
-from shardwise.search.training.rank import Candidate
+from shardwise.search.training.rank import Candidate, memory_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.schedules import find
 
@@ -33,6 +37,11 @@ HARDWARE = {
     "scale_out_bandwidth": "scale_out",
     "dcn_bandwidth": "dcn",
 }
+# What the numbers of a machine affect; those that are not listed are links and affect the traffic.
+COMPUTE = frozenset({"compute"})
+TRAFFIC = frozenset({"traffic"})
+MEMORY = frozenset({"memory"})
+AFFECTED = {"peak_flops": COMPUTE, "hbm_bandwidth": COMPUTE, "hbm_capacity": MEMORY}
 NUDGE = 1e-3  # relative change of a number to compute an elasticity
 OCTAVES = 6  # break-evens are searched between 2^-6 and 2^6 times the number
 MAX_RIVALS = 4  # number of other strategies that may become faster
@@ -134,7 +143,8 @@ def sensitivities(
     rivals = tuple(fitting[:MAX_RIVALS])
     by_name = {}
     for name in hardware_names(case.system):
-        by_name[name] = _hardware(_Probe(case, rivals, _scaling(HARDWARE[name])), name)
+        affected = AFFECTED.get(name, TRAFFIC)
+        by_name[name] = _hardware(_Probe(case, rivals, _scaling(HARDWARE[name]), affected), name)
     for name, change in (("batch", with_batch), ("seq", with_seq)):
         sensitivity = _workload(_Probe(case, rivals, change), name)
         if search:
@@ -195,62 +205,93 @@ def _resized(case: Case, name: str, size: int) -> Case | None:
 class _Probe:
     """Evaluates a case and its rivals with one number multiplied by a factor.
 
-    The cache has the results by (index of the rival or -1 for the case, factor).
+    Only what is asked for, and what the number affects, is evaluated, and each but once.
+
+    Args:
+        change: multiplies the number.
+        affected: what the number affects.
+        cache: results by kind, case and factor.
     """
 
     case: Case
     rivals: tuple[Case, ...]
     change: Change
-    cache: dict[tuple[int, float], Candidate | None] = field(default_factory=dict)
+    affected: frozenset[str] = COMPUTE | TRAFFIC | MEMORY
+    cache: dict[tuple[object, ...], Any] = field(default_factory=dict)
 
-    def at(self, factor: float, rival: int = -1) -> Candidate | None:
-        """The case, or the rival with an index, at a factor; None if it is not legal there."""
-        key = (rival, factor)
+    def _step(self, case: Case, factor: float) -> LayoutStep | None:
+        """The step of the case at a factor; None if its layout is not legal there."""
+        key = ("step", case.layout, factor)
         if key not in self.cache:
-            case = self.case
-            if rival >= 0:
-                case = self.rivals[rival]
             changed = self.change(case, factor)
-            self.cache[key] = None
-            if changed:
-                self.cache[key] = changed.evaluate()
-        return self.cache[key]
+            self.cache[key] = changed.step() if changed else None
+        return self.cache[key]  # type: ignore[no-any-return]
+
+    def _time(self, case: Case, factor: float, *, peak: bool = False) -> StepTime | None:
+        """Step time of the case, expected or at peak rates; None if it is not legal."""
+        if self.affected == MEMORY:
+            factor = 1.0
+        step = self._step(case, factor)
+        if step is None:
+            return None
+        key = ("time", case.layout, factor, peak)
+        if key not in self.cache:
+            rates = (PEAK, IDEAL) if peak else (case.cal, FusionProfile())
+            same_compute = None
+            if self.affected == TRAFFIC:
+                same_compute = self.cache.get(("microbatch", case.layout, peak))
+            microbatch = step.microbatch(*rates, same_compute)
+            self.cache["microbatch", case.layout, peak] = microbatch
+            self.cache[key] = step_time(step.priced(*rates), microbatch)
+        return self.cache[key]  # type: ignore[no-any-return]
+
+    def _memory_suffices(self, case: Case, factor: float) -> bool:
+        """Whether the case, which is legal at the factor, fits in memory."""
+        if "memory" not in self.affected:
+            factor = 1.0
+        key = ("memory", case.layout, factor)
+        if key not in self.cache:
+            step = self._step(case, factor)
+            self.cache[key] = step is not None and bool(memory_of(step).fits)
+        return self.cache[key]  # type: ignore[no-any-return]
 
     def step_s(self, factor: float) -> float | None:
         """Expected step time of the case; None if it is not legal at this factor."""
-        candidate = self.at(factor)
-        if candidate is None:
-            return None
-        return float(candidate.time.step_s)
+        time = self._time(self.case, factor)
+        return None if time is None else float(time.step_s)
 
     def binds(self, factor: float) -> str | None:
         """What binds the lower bound of the step time: "communication" or "chip"."""
-        candidate = self.at(factor)
-        if candidate is None:
+        roofline = self._time(self.case, factor, peak=True)
+        if roofline is None:
             return None
-        if candidate.roofline.lower_s > candidate.roofline.on_chip_s:
+        if roofline.lower_s > roofline.on_chip_s:
             return "communication"
         return "chip"
 
     def fits(self, factor: float) -> str | None:
         """Whether the memory suffices: "fits" or "does not fit"."""
-        candidate = self.at(factor)
-        if candidate is None:
+        if self._step(self.case, factor) is None:
             return None
-        if candidate.fits:
+        if self._memory_suffices(self.case, factor):
             return "fits"
         return "does not fit"
 
     def fastest(self, factor: float) -> Mesh | None:
         """Mesh of the fastest strategy among the case and the rivals that fit in memory."""
-        best = self.at(factor)
-        if best is None:
+        time = self._time(self.case, factor)
+        if time is None:
             return None
-        for i in range(len(self.rivals)):
-            rival = self.at(factor, i)
-            if rival and rival.fits and rival.time.step_s < best.time.step_s * (1 - TOLERANCE):
+        best = self.case
+        best_s = time.step_s
+        for rival in self.rivals:
+            time = self._time(rival, factor)
+            if time is None or not time.step_s < best_s * (1 - TOLERANCE):
+                continue
+            if self._memory_suffices(rival, factor):
                 best = rival
-        return best.mesh
+                best_s = time.step_s
+        return best.layout.mesh
 
 
 def _hardware(probe: _Probe, name: str) -> Sensitivity:
