@@ -28,8 +28,8 @@ _MOMENTS_BY_KIND = {
 # "fp32-master"  18: Megatron-LM with --bf16, whose gradients are accumulated in fp32
 #                (docs/source/api-guide/dist_optimizer.md, "bf16 param, fp32 grads").
 # "fp32"         16: the same table's "fp32 param, fp32 grads"; torchtitan's FSDP2 with
-#                mixed_precision_param bfloat16 and mixed_precision_reduce float32; MaxText's default
-#                weight_dtype float32 beside dtype bfloat16.
+#                mixed_precision_param bfloat16 and mixed_precision_reduce float32; MaxText's
+#                default weight_dtype float32 beside dtype bfloat16.
 # "bf16"         8: torchtitan with training.dtype bfloat16, which puts parameters, gradients and
 #                optimizer states in bf16, without another copy.
 PRECISIONS: dict[str, dict[str, str | None]] = {

@@ -20,7 +20,6 @@ from shardwise.strategy.layout import Layout, Layouts, data_shards, rules_of, ta
 from shardwise.strategy.mesh import Placement, place
 from shardwise.workload import Train
 
-
 CACHED_PROGRAMS = 64  # number of cached programs, so that a layout is derived once for many rates
 
 

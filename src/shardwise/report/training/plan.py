@@ -43,6 +43,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield table(["", ">", "", ""], _bars(plan, verbose))
     yield labelled(
         [
+            *_excess(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", _alternatives(plan)),
@@ -211,6 +212,21 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     if strategy.n_microbatches > 1:
         note += f", {strategy.n_microbatches:,} microbatches"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), note]
+
+
+def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
+    """By how much a plan that does not fit exceeds the memory, and which parts take it."""
+    memory = plan.memory
+    excess = memory.total + memory.margin - memory.capacity
+    if excess <= 0:
+        return
+    parts = ", ".join(f"{part} {units.show_gib(n)}" for part, n in memory.largest_parts.items())
+    yield (
+        "over",
+        f"by {units.show_gib(excess)}: {units.show_gib(memory.total)} and "
+        f"{units.show_gib(memory.margin)} kept free, {units.show_gib(memory.capacity)} is there. "
+        f"It takes {parts}.",
+    )
 
 
 def _state(plan: Plan) -> str:

@@ -40,9 +40,7 @@ def run(
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
     config = inputs.read(sw.model, plan)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(
-        read_job, batch, tokens, dtype, optimizer, remat, precision=precision
-    )
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, precision=precision)
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     inputs.done()
