@@ -19,11 +19,11 @@ from shardwise.estimate.routing import is_routed
 from shardwise.estimate.training.chip_rates import (
     ELEMENTWISE,
     Rates,
-    element_bytes,
     is_attention,
     is_embedding_or_head,
 )
 from shardwise.estimate.training.extra_traffic import DISPATCH, extra_traffic, occurrences
+from shardwise.estimate.training.local_work import element_bytes
 from shardwise.estimate.training.memory.activations import layer_activations
 from shardwise.estimate.training.memory.framework import DEFAULT_FRAMEWORK
 from shardwise.estimate.training.memory.local_elements import LocalElements

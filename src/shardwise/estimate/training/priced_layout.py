@@ -9,7 +9,8 @@ from shardwise.arrays import Num, where
 from shardwise.estimate.collective_cost import CollectiveCost, Kind
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
-from shardwise.estimate.training.chip_rates import LocalWork, Rates
+from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.local_work import LocalWork
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
 from shardwise.ops.program import Transfer
