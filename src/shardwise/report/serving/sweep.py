@@ -86,14 +86,15 @@ def blocks(sweep: ServingSweep) -> Iterator[Block]:
     yield quiet("type  -o md, csv or jsonl  ·  shardwise plan --serve shows details")
 
 
-def _screen_columns(sweep: ServingSweep, *, same_engine: bool) -> Columns:
+def _screen_columns(sweep: ServingSweep, *, same_engine: bool, roofline: bool = False) -> Columns:
     deployed = _deployed(sweep)
     columns: Columns = {}
     if "batch" not in sweep.options:
         columns[">!batch"] = _batch
     columns[">!TPOT"] = _tpot
-    if same_engine:
+    if same_engine or roofline:
         columns[">!roofline"] = lambda row: duration(_roofline_s(row))
+    if same_engine:
         columns[">!tok/s"] = _tokens_per_s
     columns[">!tok/s\n/chip"] = _tokens_per_s_per_chip
     columns[">!HBM"] = _memory
@@ -131,7 +132,7 @@ def headline(sweep: ServingSweep) -> str:
 def as_markdown(sweep: ServingSweep) -> str:
     """The engine, if all rows have the same, then all rows as a Markdown table."""
     engine = _same_engine(sweep)
-    columns = _screen_columns(sweep, same_engine=engine is not None)
+    columns = _screen_columns(sweep, same_engine=engine is not None, roofline=True)
     rows = []
     for row in sweep.rows:
         cells = _cells(row, columns)
