@@ -24,6 +24,19 @@ _MOMENTS_BY_KIND = {
     ("muon", "embedding"): 2.0,
     ("muon", "vector"): 2.0,
 }
+# Word of --precision -> dtypes of what training holds of each parameter, in bytes with AdamW:
+# "fp32-master"  18: Megatron-LM with --bf16, whose gradients are accumulated in fp32
+#                (docs/source/api-guide/dist_optimizer.md, "bf16 param, fp32 grads").
+# "fp32"         16: the same table's "fp32 param, fp32 grads"; torchtitan's FSDP2 with
+#                mixed_precision_param bfloat16 and mixed_precision_reduce float32; MaxText's
+#                default weight_dtype float32 beside dtype bfloat16.
+# "bf16"         8: torchtitan with training.dtype bfloat16, which puts parameters, gradients and
+#                optimizer states in bf16, without another copy.
+PRECISIONS: dict[str, dict[str, str | None]] = {
+    "fp32-master": {"weights": "bf16", "gradients": "fp32", "moments": "fp32", "master": "fp32"},
+    "fp32": {"weights": "fp32", "gradients": "fp32", "moments": "fp32", "master": None},
+    "bf16": {"weights": "bf16", "gradients": "bf16", "moments": "bf16", "master": None},
+}
 # Gradients summed in int8 share one scale per group: size of the group, and bytes of the scale.
 GRADIENTS_PER_SCALE = 256
 SCALE_BYTES = 4.0
@@ -163,6 +176,20 @@ class Train:
     def activation_bytes(self) -> float:
         """Bytes per element of activations: 4 when computing in fp32, else 2 (also under fp8)."""
         return max(2.0, units.bytes_per_element(self.compute))
+
+    @property
+    def precision(self) -> str | None:
+        """The word of `PRECISIONS` for the dtypes of this job; None if no word means them."""
+        for word in PRECISIONS:
+            dtypes = state_dtypes(word, self.compute, check=False)
+            if all(getattr(self, name) == dtype for name, dtype in dtypes.items()):
+                return word
+        return None
+
+    @property
+    def loses_updates(self) -> bool:
+        """Whether nothing holds the weights in more than 16 bits, so that most updates are lost."""
+        return max(units.bytes_per_element(d) for d in (self.weights, self.master) if d) < 4
 
     @property
     def state_bytes(self) -> float:
@@ -317,3 +344,36 @@ def weight_dtype_for(dtype: str) -> str:
     if units.bytes_per_element(dtype) >= 2:
         return dtype
     return "bf16"
+
+
+def state_dtypes(precision: str, compute: str, *, check: bool = True) -> dict[str, str | None]:
+    """The dtypes of `Train` that a word of `PRECISIONS` means; an empty word is the default.
+
+    The default is "fp32-master", or "fp32" for matmuls in fp32. 16 bits are fp16 if matmuls are.
+
+    >>> state_dtypes("bf16", "bf16")["moments"], state_dtypes("", "fp32")["weights"]
+    ('bf16', 'fp32')
+
+    Args:
+        precision: the word.
+        compute: dtype of the matmuls.
+        check: whether to refuse a word that does not go together with `compute`.
+
+    Raises:
+        UnknownName: `precision` is not a word.
+        BadInput: the matmuls are in fp32, and the weights would be narrower.
+    """
+    is_wide = units.bytes_per_element(compute) >= 4
+    word = precision or ("fp32" if is_wide else "fp32-master")
+    if word not in PRECISIONS:
+        raise UnknownName("precision", word, PRECISIONS)
+    if check and is_wide and word != "fp32":
+        raise BadInput(
+            f"precision {word} holds weights in 16 bits, and matmuls in {compute} need 32. "
+            f"Compute in bf16 (--dtype bf16), or hold fp32 (--precision fp32)."
+        )
+    half = weight_dtype_for(compute)
+    return {
+        name: half if dtype == "bf16" and not is_wide else dtype
+        for name, dtype in PRECISIONS[word].items()
+    }

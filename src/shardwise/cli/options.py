@@ -15,7 +15,7 @@ import typer
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
 from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
-from shardwise.workload import OPTIMIZER_MOMENTS
+from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS
 
 
 def option(group: str, usage: str, text: str) -> Any:
@@ -61,6 +61,13 @@ Serving = Annotated[bool, workload("--serve", "the workload is serving")]
 GlobalBatch = Annotated[str, workload("--batch NxT", "global batch, sequences x tokens: 1120x4096")]
 TrainingTokens = Annotated[str, workload("--tokens N", "tokens of the whole run: 15T")]
 TrainingDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the matrix products: bf16, fp8")]
+Precision = Annotated[
+    str,
+    workload(
+        "--precision WORD",
+        f"dtypes of the training state: {', '.join(PRECISIONS)}  [default: from --dtype]",
+    ),
+]
 Optimizer = Annotated[str, workload("--optimizer NAME", ", ".join(OPTIMIZER_MOMENTS))]
 ReductionDtype = Annotated[
     str, workload("--reduce DTYPE", "dtype in which gradients are reduced: int8")

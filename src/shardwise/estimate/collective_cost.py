@@ -14,6 +14,7 @@ from shardwise.strategy.span import Span
 
 Kind = str | SendOnce  # a str is one of `collective.KINDS`
 Key = tuple[Kind, tuple[str, ...]]
+Links = tuple[Sequence[Span], Num]  # distinct spans, and for each placement the index of its span
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,27 @@ class CollectiveCost:
         placement_prices: cache of prices with one element per placement, shared with all results
             of `take`.
         layout_prices: cache of prices with one element per layout.
+        links, axis_links: caches of the distinct links of several mesh axes together, and of one;
+            shared like `placement_prices`.
     """
 
     placements: Sequence[Placement]
     index: Num = None
     placement_prices: dict[Key, Price] = field(default_factory=dict)
     layout_prices: dict[Key, Price] = field(default_factory=dict)
+    links: dict[tuple[str, ...], Links] = field(default_factory=dict)
+    axis_links: dict[str, Num] = field(default_factory=dict)
 
     def take(self, rows: Num) -> CollectiveCost:
         """The price list for the layouts at the indices `rows`."""
         index = rows if self.index is None else self.index[rows]
-        return CollectiveCost(self.placements, index, self.placement_prices)
+        return CollectiveCost(
+            self.placements,
+            index,
+            self.placement_prices,
+            links=self.links,
+            axis_links=self.axis_links,
+        )
 
     def price(self, kind: Kind, axes: tuple[str, ...]) -> Price:
         """Price of one collective that runs over all of `axes` together, for each layout."""
@@ -59,14 +70,42 @@ class CollectiveCost:
 
     def _on_placements(self, kind: Kind, axes: tuple[str, ...]) -> Price:
         """Price on each placement; placements with the same links share one computation."""
-        price_by_links: dict[tuple[int, ...], Price] = {}
-        prices = []
-        for placement in self.placements:
-            links = tuple([id(span) for axis, span in placement.spans if axis in axes])
-            if links not in price_by_links:
-                price_by_links[links] = _price(kind, placement.span(axes))
-            prices.append(price_by_links[links])
-        return _stacked(prices)
+        if len(self.placements) == 1:
+            return _price(kind, self.placements[0].span(axes))
+        spans, index = self._distinct_links(axes)
+        price = _stacked([_price(kind, span) for span in spans])
+        return Price(
+            price.inside_s_per_byte[index], price.latency_s[index], price.outside_s_per_byte[index]
+        )
+
+    def _distinct_links(self, axes: tuple[str, ...]) -> Links:
+        """The distinct links of mesh axes taken together, and the index of each placement's."""
+        import numpy as np
+
+        if axes not in self.links:
+            code: Num = 0
+            for axis in axes:
+                index = self._links_of_axis(axis)
+                code = code * (index.max() + 1) + index
+            _, first, index = np.unique(code, return_index=True, return_inverse=True)
+            index_by_span: dict[Span, int] = {}
+            joined = [self.placements[i].span(axes) for i in first]
+            distinct = [index_by_span.setdefault(span, len(index_by_span)) for span in joined]
+            self.links[axes] = ([*index_by_span], np.array(distinct)[index])
+        return self.links[axes]
+
+    def _links_of_axis(self, axis: str) -> Num:
+        """For each placement, a number that tells apart the links of one mesh axis."""
+        import numpy as np
+
+        if axis not in self.axis_links:
+            numbers: dict[int, int] = {}
+            index = []
+            for placement in self.placements:
+                span = next((span for name, span in placement.spans if name == axis), None)
+                index.append(numbers.setdefault(id(span), len(numbers)))
+            self.axis_links[axis] = np.array(index)
+        return self.axis_links[axis]
 
 
 def _price(kind: Kind, span: Span) -> Price:
@@ -76,9 +115,7 @@ def _price(kind: Kind, span: Span) -> Price:
 
 
 def _stacked(prices: list[Price]) -> Price:
-    """One price whose fields are arrays over `prices`; a single price unchanged."""
-    if len(prices) == 1:
-        return prices[0]
+    """One price whose fields are arrays over `prices`."""
     import numpy as np
 
     return Price(

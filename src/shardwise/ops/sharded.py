@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.arrays import Num
+from shardwise.arrays import Num, ceil_div
 from shardwise.errors import BadSharding
 from shardwise.ops.einsum import Array, Einsum, shards
 
@@ -81,7 +81,7 @@ class Program:
         for array in (*self.local.inputs, self.local.output):
             for dim in array.dims:
                 if dim.axes:
-                    local_sizes[dim.name] = -(-sizes[dim.name] // shards(dim.axes, mesh))
+                    local_sizes[dim.name] = ceil_div(sizes[dim.name], shards(dim.axes, mesh))
         return self.local.flops(local_sizes)
 
 

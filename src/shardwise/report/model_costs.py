@@ -109,6 +109,25 @@ def flops_document(config: ModelConfig, seq: int) -> dict[str, Any]:
         "training_flops_per_token": {**training, "total": counts.training},
         "share": shares,
         "training_flops_per_sequence": counts.training * seq,
+        "training_flops_per_token_by_convention": {
+            name: n_flops for name, (n_flops, _) in _conventions(config, seq).items()
+        },
+    }
+
+
+def _conventions(config: ModelConfig, seq: int) -> dict[str, tuple[float, str]]:
+    """Way to count training FLOPs per token -> the count, and who counts so."""
+    causal = flops(config, seq)
+    square = flops(config, seq, causal=False)
+    return {
+        "model, causal": (causal.training, "MFU of every plan here, and of the book"),
+        "model, full square": (square.training, "PaLM's MFU, nanoGPT"),
+        "hardware, causal": (causal.training + causal.forward, "HFU with full remat"),
+        "hardware, full square": (square.training + square.forward, "the same, masks counted"),
+        "6 per parameter": (
+            causal.training - 3 * (causal.scores + causal.scan),
+            "6ND, without attention",
+        ),
     }
 
 
@@ -145,7 +164,13 @@ def flops_blocks(config: ModelConfig, seq: int) -> Iterator[Block]:
     total = [units.show_count(counts.forward), units.show_count(counts.training), "100 %", ""]
     rows.append(["all", "", *total])
     yield table(["part", "", ">forward", ">training", ">share", ""], rows)
-    yield quiet("model FLOPs, as for MFU: causal attention at half the square, without recompute")
+    rows = []
+    for name, (n_flops, users) in _conventions(config, seq).items():
+        ratio = n_flops / counts.training
+        rows.append([name, units.show_count(n_flops), f"×{ratio:.2f}", users])
+    yield ""
+    yield table(["convention", ">training", ">", "used for"], rows)
+    yield quiet("above: model, causal. Full square counts masked scores, hardware the recompute")
 
 
 # Part of the model, a field of FlopCounts -> what its FLOPs are.

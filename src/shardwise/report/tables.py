@@ -14,6 +14,9 @@ from shardwise.report.style import Block, bar, labelled, table
 
 FORMATS = ("md", "csv", "jsonl")
 DASH = "–"  # the cell of a value that does not exist
+SCREEN_WIDTH = 80  # characters
+COLUMN_GAP = 2  # characters
+N_LETTERS = 26
 
 
 def option_headers(swept: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
@@ -54,6 +57,39 @@ def footnotes(problems: Sequence[str]) -> Block:
     return labelled((f"({number})", problem) for number, problem in enumerate(problems, 1))
 
 
+def fit_to_screen(headers: list[str], rows: Sequence[list[str]]) -> dict[str, str]:
+    """Replace the texts of the last column by letters, in place, if the table is too wide.
+
+    Returns:
+        Text -> its letter; empty if the table is not too wide.
+    """
+    letters: dict[str, str] = {}
+    if table_width(headers, rows) <= SCREEN_WIDTH:
+        return letters
+    headers[-1] = ""
+    for cells in rows:
+        if cells[-1]:
+            cells[-1] = letters.setdefault(cells[-1], _letter(len(letters)))
+    return letters
+
+
+def table_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Width in characters of a table in which no cell is wrapped."""
+    width = 0
+    for header, *cells in zip(headers, *rows, strict=True):
+        width += max(map(len, [*header.lstrip(">!").splitlines(), *cells])) + COLUMN_GAP
+    return width - COLUMN_GAP
+
+
+def _letter(index: int) -> str:
+    """The name with a given index in A, B ... Z, AA, AB ..."""
+    quotient, remainder = divmod(index, N_LETTERS)
+    last = chr(ord("A") + remainder)
+    if quotient == 0:
+        return last
+    return _letter(quotient - 1) + last
+
+
 def rows_text(rows: Sequence[Mapping[str, Any]], file_format: str) -> str:
     """Rows as `csv` or `jsonl`; all rows have the same columns."""
     if file_format == "jsonl":
@@ -66,12 +102,12 @@ def rows_text(rows: Sequence[Mapping[str, Any]], file_format: str) -> str:
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; `>` before a header aligns its column to the right."""
+    """A Markdown table of the headers and rows of a screen (`style.table`)."""
     names = []
     rules = []
     for header in headers:
-        names.append(header.lstrip(">"))
-        rules.append("---:" if header.startswith(">") else "---")
+        names.append(header.lstrip(">!").replace("\n", ""))
+        rules.append("---:" if ">" in header else "---")
     lines = [_markdown_line(names), f"|{'|'.join(rules)}|", *map(_markdown_line, rows)]
     return "\n".join(lines) + "\n"
 

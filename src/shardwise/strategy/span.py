@@ -7,6 +7,7 @@ data-center network (DCN).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -114,6 +115,7 @@ class Span:
 TIER_ORDER = ("node", "scale-out", "dcn")
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def join(spans: tuple[Span, ...], shape: tuple[int, ...], wrapped: tuple[bool, ...]) -> Span:
     """The links of several mesh axes, as if they were one axis.
 

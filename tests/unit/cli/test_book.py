@@ -50,6 +50,23 @@ def test_a_chapter_by_name_and_number(word: str) -> None:
     assert CASE in {row["id"] for row in listed}
 
 
+def test_the_chapter_on_training_is_for_a_reader() -> None:
+    """Each way to split has what it is and when it pays; its numbers are those of the cases."""
+    done = run("book", "5")
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    text = " ".join(done.out.split())
+    for way in ("data parallelism", "FSDP, ZeRO-3", "tensor parallelism", "pipeline"):
+        assert way in done.out.splitlines()
+    chapter = [case for case in cases() if case.chapter == "training"]
+    for case in chapter:
+        assert text.count(f"{case.id},") + text.count(f"{case.id} ") >= 1, case.id
+    by_id = {case.id: case.expected for case in chapter}
+    one_axis, three_axes, _ = by_id["training-dp-threshold"]
+    assert f"{one_axis:,} tokens a chip on one axis, {three_axes:,} on three" in text
+    assert f"{by_id['training-tp-limit'][0]:.0f}-way" in text
+
+
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.id)
 def test_every_case_can_be_shown(case: object) -> None:
     done = run("book", case.id)  # type: ignore[attr-defined]

@@ -24,7 +24,8 @@ def test_the_screen() -> None:
     lines = said.out.splitlines()
     assert lines[0].startswith("Highest throughput: seq ")
     assert max(map(len, lines)) <= 80
-    assert lines[2].split()[:3] == ["seq", "tensor", "step"]
+    assert lines[2] == "all  ZeRO-3, tensor 2 × fsdp 8"
+    assert lines[4].split()[:3] == ["seq", "tensor", "step"]
     assert sum("none (1)" in line for line in lines) == 2
     assert any(line.startswith("(1)  tensor 3 ") for line in lines)
 
@@ -41,12 +42,36 @@ def test_formats_agree() -> None:
         assert cells["step_s"] == ("" if step is None else str(step))
         assert one["seq"] == row["swept"]["seq"]
     markdown = run(*shlex.split(SWEEP), "-o", "md").out.splitlines()
-    assert markdown[0] == (
-        "| seq | tensor | step | roofline | tokens/s/chip | MFU | HBM | bound | mesh |"
-    )
-    assert markdown[1] == "|---:|---:|---:|---:|---:|---:|---:|---|---|"
-    assert len(markdown) == 6
-    assert {line.count("|") for line in markdown} == {10}
+    assert markdown[:2] == ["All rows: ZeRO-3, tensor 2 × fsdp 8.", ""]
+    headers = [header.strip() for header in markdown[2].split("|")[1:-1]]
+    assert headers[:6] == ["seq", "tensor", "step", "tok/s/chip", "MFU", "HBM"]
+    assert markdown[3].startswith("|---:|---:|---:|---:|---:|---:|---")
+    assert len(markdown[2:]) == 6
+    assert {line.count("|") for line in markdown[2:]} == {len(headers) + 1}
+
+
+def test_what_differs_is_a_column_and_what_does_not_is_said_once() -> None:
+    """Of what the sweep found, remat, ZeRO, microbatches and mesh, nothing is hidden."""
+    base = "sweep llama3.2-1b v5e:4x4 --train --batch 32x2048 --tensor 1,2 --precision all"
+    rows = json.loads(run(*shlex.split(base), "--json").out)["rows"]
+    lines = run(*shlex.split(base)).out.splitlines()
+    common = next(line for line in lines if line.startswith("all  "))
+    headers = next(line for line in lines if line.startswith("tensor")).split()
+    for name, header in (("remat", "remat"), ("zero", "ZeRO"), ("n_microbatches", "microbatches")):
+        values = {row[name] for row in rows}
+        assert (header in headers) == (len(values) > 1)
+        if name == "remat" and len(values) == 1:
+            assert f"remat {rows[0]['remat']}" in common
+    assert "precision" in headers  # whole words
+    assert max(map(len, lines)) <= 80
+    assert all(f"{row['memory_bytes'] / 2**30:.3g} GiB" in "\n".join(lines) for row in rows)
+
+
+def test_a_table_that_is_too_wide_names_strategies_by_letters() -> None:
+    base = "sweep llama3.2-1b v5e:4x4,v5e:4x8 --train --batch 32-64*2x2048 --tensor 1,2"
+    lines = run(*shlex.split(f"{base} --pipe 1,2 --schedule gpipe,1f1b --zero 1")).out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("A  ") for line in lines)
 
 
 def test_words_and_all() -> None:

@@ -47,8 +47,9 @@ def test_formats_agree() -> None:
         assert one["tpot_s"] == row["tpot_s"]
         assert cells["tpot_s"] == ("" if row["tpot_s"] is None else str(row["tpot_s"]))
     markdown = run(*shlex.split(SWEEP), "-o", "md").out.splitlines()
-    assert markdown[0].startswith("| batch | TPOT ms | roofline ms | tokens/s | tokens/s/chip |")
-    assert {line.count("|") for line in markdown} == {10}
+    assert markdown[:2] == ["All rows: tensor 8, v5e:4x2.", ""]
+    assert markdown[2].startswith("| batch | TPOT | roofline | tok/s | tok/s/chip |")
+    assert {line.count("|") for line in markdown[2:]} == {9}
     assert "does not fit" in markdown[-1]
 
 

@@ -12,6 +12,7 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.options import argument, output
 from shardwise.errors import BadInput, CheckFailed
+from shardwise.report.book import training_blocks
 from shardwise.report.style import Block, labelled, quiet, strong, table
 
 
@@ -29,7 +30,7 @@ def run(
         return Answer(document=lambda: _document(cases()), blocks=_chapters(), as_json=json)
     problems = select(word)
     if len(problems) > 1:
-        return Answer(document=lambda: _document(problems), blocks=_list(problems), as_json=json)
+        return Answer(document=lambda: _document(problems), blocks=_chapter(problems), as_json=json)
     result = solve(problems[0].id)
     return Answer(
         document=lambda: result,
@@ -82,8 +83,13 @@ def _chapters() -> Iterator[Block]:
     yield quiet("type  shardwise book CHAPTER  ·  shardwise book ID  ·  shardwise book --all")
 
 
-def _list(problems: Sequence[Case]) -> Iterator[Block]:
-    yield strong(f"{problems[0].chapter}: {len(problems)} cases.")
+def _chapter(problems: Sequence[Case]) -> Iterator[Block]:
+    """A chapter: what it says, for the one on training, and its cases."""
+    chapter = problems[0].chapter
+    if chapter == "training":
+        yield from training_blocks([problem.id for problem in problems])
+        return
+    yield strong(f"{chapter}: {len(problems)} cases.")
     yield table(["!case", "question"], [[problem.id, problem.question] for problem in problems])
 
 

@@ -16,7 +16,7 @@ from shardwise.report import fit as report
 from shardwise.report.fit import FitResult, Need, Room
 from shardwise.search.fit import fit_on
 from shardwise.search.machines import machines_of
-from shardwise.workload import OPTIMIZER_MOMENTS, cache_dtype_for, weight_dtype_for
+from shardwise.workload import OPTIMIZER_MOMENTS, cache_dtype_for, state_dtypes
 
 Job = sw.Train | sw.Serve
 ChipAndSystem = tuple[sw.Chip, sw.System | None]  # no system if the command names a chip alone
@@ -34,6 +34,7 @@ def run(
     context: options.ContextLength = "",
     batch: options.SequenceCount = "1",
     optimizer: options.Optimizer = "adamw",
+    precision: options.Precision = "",
     json: options.Json = False,
 ) -> Answer:
     """The smallest machine that holds a model, and what is left on it: weights and KV cache, or
@@ -52,11 +53,15 @@ def run(
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     if train and len(dtypes) > 1:
         inputs.refuse(f"--train takes one dtype; {dtype} are {len(dtypes)}.")
+    if precision and not train:
+        inputs.refuse("--precision is of the training state. Add --train, or leave it out.")
+    elif dtypes:
+        inputs.read(state_dtypes, precision, dtypes[0])
     inputs.done()
     jobs: list[Job] = []
     for weight_dtype in dtypes:
         if train:
-            jobs.append(_training(weight_dtype, optimizer))
+            jobs.append(_training(weight_dtype, precision, optimizer))
         else:
             jobs.append(_serving(weight_dtype, kv_dtype, length, sequences))
     needs = tuple(_need(config, machine, job) for job in jobs)
@@ -104,10 +109,10 @@ def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
     )
 
 
-def _training(dtype: str, optimizer: str) -> sw.Train:
+def _training(dtype: str, precision: str, optimizer: str) -> sw.Train:
     """A job whose training state is measured; its batch does not matter."""
-    weights = weight_dtype_for(dtype)
-    return sw.Train(batch=1, seq=int(CONTEXT), weights=weights, compute=dtype, optimizer=optimizer)
+    dtypes = state_dtypes(precision, dtype)
+    return sw.Train(batch=1, seq=int(CONTEXT), **dtypes, compute=dtype, optimizer=optimizer)  # type: ignore[arg-type]
 
 
 def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:

@@ -6,12 +6,12 @@ The time of a matmul is a roofline with the achieved shares of peak FLOP/s and H
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from shardwise import units
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
@@ -25,13 +25,12 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_efficiency,
 )
-from shardwise.estimate.routing import is_routed
+from shardwise.estimate.training.local_work import LocalWork, local_work
 from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.models import ModelConfig
-from shardwise.ops.einsum import Array, local_size
 from shardwise.ops.program import Matmul, Step, Transfer
-from shardwise.strategy.layout import Layout, Layouts, expert_degree
+from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
 EMBEDDING_AND_HEAD = ("embed", "unembed")
@@ -63,7 +62,7 @@ ELEMENTWISE = "elementwise"  # name of items for norms, sums, rotary, activation
 BACKWARD_RECOMPUTE = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Rates of a chip in a training job.
 
@@ -81,7 +80,7 @@ class Rates:
     fusion: FusionProfile = IDEAL
     variant: RunVariant = PLAIN_RUN
 
-    @property
+    @cached_property
     def hbm_bytes_per_s(self) -> float:
         """Achieved HBM bandwidth, bytes per second."""
         return self.chip.need("hbm_bytes_per_s") * self.calibration.hbm
@@ -91,12 +90,12 @@ class Rates:
         """Achieved FLOP/s of large matmuls in the job's compute dtype."""
         return self.chip.peak(self.job.compute) * self.calibration.matmul(self.job.compute)
 
-    @property
+    @cached_property
     def n_sms(self) -> float:
         """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
         return 0.0 if self.fusion.ideal else sm_count(self.chip)
 
-    @property
+    @cached_property
     def clock_share(self) -> float:
         """Clock of the chip under its power limit, relative to the catalog's limit; at most 1."""
         if self.fusion.ideal or self.chip.name not in chip_names():
@@ -128,6 +127,7 @@ class Rates:
         program: Step,
         layout: Layout | Layouts,
         part: str = "",
+        work: LocalWork | None = None,
     ) -> PricedItem:
         """Price all occurrences of a matmul in one microbatch.
 
@@ -137,11 +137,12 @@ class Rates:
             program: the program that contains the matmul.
             layout: one layout, or arrays of layouts.
             part: part of the layer to which the matmul belongs.
+            work: the result of `local_work` for the matmul, if already computed.
         """
-        mesh = layout.sizes
+        work = work or self.local_work(matmul, program, layout)
         dtype = self.dtype(matmul)
-        flops = matmul.flops(mesh)
-        n_bytes = matmul_bytes(matmul, program.weights, self.job, mesh)
+        flops = work.flops
+        n_bytes = work.n_bytes
         launch_s: Num = 0.0 if self.fusion.cuda_graphs else self.calibration.kernel_s
         if is_scan(matmul):
             achieved = self.calibration.scan_share
@@ -150,16 +151,19 @@ class Rates:
             achieved = self._attention_share(config)
             flops = flops * self._score_flops_ratio(matmul)
             if not self.fusion.flash:
-                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, mesh)
+                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, layout.sizes)
         else:
             achieved = self.calibration.matmul(dtype)
-            experts = local_experts(matmul, layout)
-            if self.n_sms:
-                achieved = achieved * self._tile_efficiency(matmul, mesh, dtype, experts)
+            if work.tiles:
+                rows, columns, depth = work.tiles
+                achieved = achieved * (
+                    tile_efficiency(rows, columns, self.n_sms, work.experts)
+                    * depth_efficiency(depth, sm_flops_per_clock(self.chip, dtype))
+                )
             if matmul.program.einsum.chosen:
                 achieved = achieved * self.calibration.grouped
                 if not self.fusion.cuda_graphs:
-                    launch_s = launch_s + experts * self.calibration.expert_s
+                    launch_s = launch_s + work.experts * self.calibration.expert_s
         return PricedItem(
             name=matmul.name,
             phase=matmul.phase,
@@ -173,37 +177,10 @@ class Rates:
             occurrence_s=launch_s,
         )
 
-    def _tile_efficiency(
-        self, matmul: Matmul, mesh: Mapping[str, Num], dtype: str, groups: Num
-    ) -> Num:
-        """Rate of the local matmul in whole tiles and waves of tiles, relative to its best rate.
-
-        Args:
-            matmul: a matmul outside attention and scans.
-            mesh: mesh role -> chips.
-            dtype: dtype of the arithmetic.
-            groups: number of experts on the chip, whose matmuls run as one grouped matmul.
-        """
-        local = matmul.program.local
-        sizes: dict[str, Num] = {}
-        for array in (*local.inputs, local.output):
-            for dim in array.dims:
-                sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
-        sizes["T"] = sizes.get("T", 1.0) / matmul.n_chunks
-        columns = [dim for dim in local.output.names if dim in local.right.names]
-        rows = [dim for dim in local.output.names if dim not in columns]
-        if matmul.program.einsum.chosen:
-            sizes["E"] = 1.0
-            # The rows are tokens, each once per expert to which it is routed.
-            if "E" not in local.output.names:
-                rows = ["B", "T"]
-                columns = [dim for dim in columns if dim not in rows]
-                sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
-        m = math.prod(sizes[dim] for dim in rows)
-        n = math.prod(sizes[dim] for dim in columns)
-        k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
-        depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
-        return tile_efficiency(m, n, self.n_sms, groups) * depth
+    def local_work(self, matmul: Matmul, program: Step, layout: Layout | Layouts) -> LocalWork:
+        """What one chip does in a matmul; of the rates, it depends on whether tiles count."""
+        has_tiles = bool(self.n_sms) and not is_core(matmul)
+        return local_work(matmul, program.weights, self.job, layout, has_tiles=has_tiles)
 
     def _attention_share(self, config: ModelConfig) -> float:
         """Share of the peak FLOP/s that attention achieves at the model's head dim.
@@ -346,47 +323,6 @@ def is_scan(matmul: Matmul) -> bool:
 def is_embedding_or_head(work: Matmul | Transfer | None) -> bool:
     """Whether a matmul or collective belongs to embedding or unembedding; False for None."""
     return work is not None and work.term.module in EMBEDDING_AND_HEAD
-
-
-def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
-    """Bytes per element of a weight, of a weight's gradient or of an activation.
-
-    Weights stored in more than 16 bits are cast to 16 bits before they are sent or multiplied,
-    unless the job computes in fp32.
-
-    Args:
-        array: an array of the training program.
-        weights: names of the program's weights.
-        job: dtypes.
-    """
-    if array.name in weights:
-        return job.weight_bytes if job.compute == "fp32" else min(job.weight_bytes, 2.0)
-    if array.gradient_of in weights:
-        return units.bytes_per_element(job.gradients)
-    return job.activation_bytes
-
-
-def matmul_bytes(
-    matmul: Matmul, weights: frozenset[str], job: Train, mesh: Mapping[str, Num]
-) -> Num:
-    """Bytes that one chip reads and writes for all occurrences of a matmul.
-
-    Of routed experts, only those on the chip count.
-    """
-    total: Num = 0.0
-    for array, elements in matmul.arrays(mesh):
-        n_bytes = elements * element_bytes(array, weights, job)
-        if is_routed(array):
-            n_bytes = n_bytes / mesh["expert"]
-        total = total + n_bytes
-    return total
-
-
-def local_experts(matmul: Matmul, layout: Layout | Layouts) -> Num:
-    """Number of experts of one layer on a chip; 1 for matmuls without experts."""
-    if not matmul.program.einsum.chosen:
-        return 1.0
-    return maximum(1.0, matmul.sizes["E"] / expert_degree(layout, layout.sizes))
 
 
 def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:

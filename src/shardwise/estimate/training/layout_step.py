@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.training.chip_rates import Rates, is_embedding_or_head
-from shardwise.estimate.training.microbatch import microbatch_time
-from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.local_work import LocalWork
+from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
+from shardwise.estimate.training.priced_layout import PricedLayout, WorkKey
 from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware import System
@@ -18,6 +20,8 @@ from shardwise.ops.program import Step, training_step
 from shardwise.strategy.layout import Layout, Layouts, data_shards, rules_of, table
 from shardwise.strategy.mesh import Placement, place
 from shardwise.workload import Train
+
+CACHED_PROGRAMS = 64  # number of cached programs, so that a layout is derived once for many rates
 
 
 class LayoutStep:
@@ -50,7 +54,7 @@ class LayoutStep:
         self.job = job
         self.layout = layout
         self.variant = variant or PLAIN_RUN
-        self.program = training_program(config, job, layout, self.variant)
+        self.program, self.work = _program(config, job, layout, self.variant)
         self.placement = placement or min(place(system, layout.sizes), key=self._traffic_s)
         self.costs = CollectiveCost([self.placement])
 
@@ -65,12 +69,22 @@ class LayoutStep:
             fusion=fusion,
             variant=self.variant,
         )
-        return PricedLayout(config=self.config, layout=self.layout, rates=rates, costs=self.costs)
+        return PricedLayout(
+            config=self.config, layout=self.layout, rates=rates, costs=self.costs, work=self.work
+        )
 
     def time(self, calibration: Calibration = PEAK, fusion: FusionProfile = IDEAL) -> StepTime:
         """Time of the step at the rates of a calibration; by default those of the pure roofline."""
-        priced = self.priced(calibration, fusion)
-        return step_time(priced, microbatch_time(priced, self.program))
+        return step_time(self.priced(calibration, fusion), self.microbatch(calibration, fusion))
+
+    def microbatch(
+        self,
+        calibration: Calibration = PEAK,
+        fusion: FusionProfile = IDEAL,
+        same_compute: MicrobatchTime | None = None,
+    ) -> MicrobatchTime:
+        """Time of one microbatch; `same_compute` is one whose compute times are the same."""
+        return microbatch_time(self.priced(calibration, fusion), self.program, same_compute)
 
     def _traffic_s(self, placement: Placement) -> float:
         """Seconds of the program's collectives in one microbatch on a placement."""
@@ -80,6 +94,17 @@ class LayoutStep:
             price = costs.price(transfer.move.kind, transfer.move.axes)
             total += float(price.time_s(transfer.elements(self.layout.sizes)))
         return total
+
+
+@functools.lru_cache(maxsize=CACHED_PROGRAMS)
+def _program(
+    config: ModelConfig, job: Train, layout: Layout, variant: RunVariant
+) -> tuple[Step, dict[WorkKey, LocalWork]]:
+    """The program of one layout, and the work of its matmuls as far as it has been priced.
+
+    Cached, since neither depends on the machine.
+    """
+    return training_program(config, job, layout, variant), {}
 
 
 def training_program(

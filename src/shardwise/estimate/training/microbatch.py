@@ -19,11 +19,11 @@ from shardwise.estimate.routing import is_routed
 from shardwise.estimate.training.chip_rates import (
     ELEMENTWISE,
     Rates,
-    element_bytes,
     is_attention,
     is_embedding_or_head,
 )
 from shardwise.estimate.training.extra_traffic import DISPATCH, extra_traffic, occurrences
+from shardwise.estimate.training.local_work import element_bytes
 from shardwise.estimate.training.memory.activations import layer_activations
 from shardwise.estimate.training.memory.framework import DEFAULT_FRAMEWORK
 from shardwise.estimate.training.memory.local_elements import LocalElements
@@ -66,6 +66,7 @@ class MicrobatchTime:
         part_traffic: part of a layer -> mesh role -> seconds of collectives that remat of that part
             runs a second time.
         offload: seconds to copy the saved activations of all layers to host memory and back.
+        matmuls: (layer group, name of a matmul) -> seconds of its occurrences in one phase.
     """
 
     layers: Mapping[str, Num]
@@ -77,6 +78,7 @@ class MicrobatchTime:
     outer_traffic: Mapping[str, Num] = field(default_factory=dict)
     part_traffic: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
     offload: Num = 0.0
+    matmuls: Mapping[tuple[int, str], Num] = field(default_factory=dict)
 
     def take(self, rows: Num) -> MicrobatchTime:
         """The times of the layouts at the indices `rows`."""
@@ -90,7 +92,10 @@ class MicrobatchTime:
 
 
 def microbatch_time(
-    priced: PricedLayout, program: Step, same_compute: MicrobatchTime | None = None
+    priced: PricedLayout,
+    program: Step,
+    same_compute: MicrobatchTime | None = None,
+    same_matmuls: MicrobatchTime | None = None,
 ) -> MicrobatchTime:
     """Estimate the time of one microbatch.
 
@@ -100,6 +105,8 @@ def microbatch_time(
             or without full remat.
         same_compute: an earlier result whose compute times are the same, to save time: of the same
             program and layouts with another `context_kind`.
+        same_matmuls: an earlier result whose matmuls take the same time: of the same layouts with
+            another remat policy.
     """
     traffic: dict[str, Num] = {}
     outer_traffic: dict[str, Num] = {}
@@ -113,7 +120,7 @@ def microbatch_time(
         for seconds_by_role in totals:
             seconds_by_role[role] = seconds_by_role.get(role, 0.0) + seconds
     return replace(
-        same_compute or _compute_time(priced, program),
+        same_compute or _compute_time(priced, program, same_matmuls),
         traffic=traffic,
         outer_traffic=outer_traffic,
         part_traffic=part_traffic,
@@ -121,43 +128,81 @@ def microbatch_time(
     )
 
 
-def _compute_time(priced: PricedLayout, program: Step) -> MicrobatchTime:
+def _compute_time(
+    priced: PricedLayout, program: Step, same_matmuls: MicrobatchTime | None = None
+) -> MicrobatchTime:
     """Time of one microbatch without collectives and offload."""
     layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
     outer: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0
-    for item in compute(priced, program):
-        seconds = item.seconds
-        if item.work and is_embedding_or_head(item.work):
-            module = item.work.term.module
+    seconds_by_matmul = dict(same_matmuls.matmuls) if same_matmuls else {}
+
+    def add(phase: str, part: str, seconds: Num) -> None:
+        layers[phase] = layers[phase] + seconds
+        if part:
+            parts[part] = parts.get(part, 0.0) + seconds
+
+    for item in _casts_and_adds(priced, program):
+        add(item.phase, item.part, item.seconds)
+    for matmul in program.matmuls:
+        key = (matmul.group, matmul.name)  # a recomputed matmul takes as long as the first time
+        if key not in seconds_by_matmul:
+            seconds_by_matmul[key] = _priced_matmul(priced, program, matmul).seconds
+        seconds = seconds_by_matmul[key]
+        if is_embedding_or_head(matmul):
+            module = matmul.term.module
             outer[module] = outer[module] + seconds
             continue
-        layers[item.phase] = layers[item.phase] + seconds
-        if item.part:
-            parts[item.part] = parts.get(item.part, 0.0) + seconds
-        if isinstance(item.work, Matmul) and is_attention(item.work):
+        add(matmul.phase, _part(matmul), seconds)
+        if is_attention(matmul):
             attention = attention + seconds
+    for item in _elementwise(priced):
+        add(item.phase, item.part, item.seconds)
     return MicrobatchTime(
         layers=layers,
         parts=parts,
         attention=attention,
         embedding=outer["embed"],
         unembedding=outer["unembed"],
+        matmuls=seconds_by_matmul,
     )
 
 
 def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """Items for all work on one chip for one microbatch, except collectives and offload."""
+    yield from _casts_and_adds(priced, program)
+    for matmul in program.matmuls:
+        yield _priced_matmul(priced, program, matmul)
+    yield from _elementwise(priced)
+
+
+def _casts_and_adds(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Items for casts to narrow dtypes and for sums of gradients over microbatches."""
+    yield from priced.rates.casts(program, priced.mesh)
+    yield from priced.rates.gradient_adds(program, priced.layout)
+
+
+def _priced_matmul(priced: PricedLayout, program: Step, matmul: Matmul) -> PricedItem:
+    key = (matmul.group, matmul.name, bool(priced.rates.n_sms))
+    if key not in priced.work:
+        priced.work[key] = priced.rates.local_work(matmul, program, priced.layout)
+    return priced.rates.matmul(
+        matmul, priced.config, program, priced.layout, _part(matmul), priced.work[key]
+    )
+
+
+def _part(matmul: Matmul) -> str:
+    """The part of a layer whose remat repeats a matmul; none of matmuls outside forward passes."""
+    if matmul.phase != "forward" or is_embedding_or_head(matmul):
+        return ""
+    return PART_OF_PRODUCT.get(matmul.term.product, matmul.term.product)
+
+
+def _elementwise(priced: PricedLayout) -> Iterator[PricedItem]:
+    """Items for norms, rotary embeddings, activation functions and sums."""
     rates = priced.rates
     layout = priced.layout
-    yield from rates.casts(program, priced.mesh)
-    yield from rates.gradient_adds(program, layout)
-    for matmul in program.matmuls:
-        part = ""
-        if matmul.phase == "forward" and not is_embedding_or_head(matmul):
-            part = PART_OF_PRODUCT.get(matmul.term.product, matmul.term.product)
-        yield rates.matmul(matmul, priced.config, program, layout, part)
     if rates.fusion.ideal:
         return
     n_bytes = elementwise_bytes(priced.config, layout, rates)

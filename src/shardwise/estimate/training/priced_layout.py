@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from shardwise.arrays import Num, where
@@ -10,12 +10,15 @@ from shardwise.estimate.collective_cost import CollectiveCost, Kind
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
 from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.local_work import LocalWork
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
 from shardwise.ops.program import Transfer
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.stages import Stages, stages
 from shardwise.workload import Train
+
+WorkKey = tuple[int, str, bool]  # layer group and name of a matmul, whether its tiles count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +30,14 @@ class PricedLayout:
         layout: layout of a training step, or arrays of layouts.
         rates: rates of the chip in the job.
         costs: prices of collectives on the placements of the layouts.
+        work: cache of the work of matmuls that have been priced.
     """
 
     config: ModelConfig
     layout: Layout | Layouts
     rates: Rates
     costs: CollectiveCost
+    work: dict[WorkKey, LocalWork] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def job(self) -> Train:

@@ -94,6 +94,20 @@ class MemoryBytes:
         """The sum of the parts, `total`."""
         return self.total
 
+    @property
+    def largest_parts(self) -> dict[str, float]:
+        """Part of `total`, as text -> its bytes, the largest first; without empty parts."""
+        parts = {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
+            "KV cache": self.kv_cache,
+            "logits and gathered weights": self.other,
+        }
+        ordered = sorted(parts.items(), key=lambda part: -part[1])
+        return {name: n_bytes for name, n_bytes in ordered if n_bytes}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesUsed:

@@ -22,12 +22,13 @@ from shardwise.plan.sweep_grid import (
 )
 from shardwise.plan.training import build
 from shardwise.search.training.forms import names
-from shardwise.workload import Train, weight_dtype_for
+from shardwise.workload import Train, state_dtypes
 
 JOB_OPTIONS = tuple(field.name for field in dataclasses.fields(Train))
 STRATEGY_OPTIONS = tuple(name for name in names() if name not in JOB_OPTIONS)
-DTYPE_OPTION = "dtype"  # of matmuls; it also sets the dtypes of weights, gradients and master copy
-OPTIONS = (DTYPE_OPTION, *JOB_OPTIONS, *STRATEGY_OPTIONS)
+DTYPE_OPTION = "dtype"  # of matmuls; unless `precision` says otherwise, of the state too
+PRECISION_OPTION = "precision"  # a word for the dtypes of the training state
+OPTIONS = (DTYPE_OPTION, PRECISION_OPTION, *JOB_OPTIONS, *STRATEGY_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +108,10 @@ def _row(
     job_fields = select_options(choices, JOB_OPTIONS)
     fixed = select_options(choices, STRATEGY_OPTIONS)
     try:
-        if DTYPE_OPTION in choices:
-            job_fields = {**_mixed_precision(choices[DTYPE_OPTION]), **job_fields}
+        if {DTYPE_OPTION, PRECISION_OPTION} & {*choices}:
+            compute = choices.get(DTYPE_OPTION, job.compute)
+            dtypes = state_dtypes(choices.get(PRECISION_OPTION, ""), compute)
+            job_fields = {"compute": compute, **dtypes, **job_fields}
         plan = build.plan(model, system, dataclasses.replace(job, **job_fields), fixed, peak=peak)
     except ShardwiseError as error:
         return dataclasses.replace(row, problem=error.problems[0]), error
@@ -130,9 +133,3 @@ def _row(
         usd=estimate.usd,
     )
     return row, None
-
-
-def _mixed_precision(dtype: str) -> dict[str, str]:
-    """The fields of `Train` for mixed precision with matmuls in `dtype`."""
-    weights = weight_dtype_for(dtype)
-    return {"compute": dtype, "weights": weights, "gradients": "fp32", "master": "auto"}

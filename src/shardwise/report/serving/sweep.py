@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardwise import units
@@ -10,12 +10,15 @@ from shardwise.plan.serving.sweep import ServedRow, ServingSweep
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.tables import (
     DASH,
+    SCREEN_WIDTH,
     distinct_problems,
+    fit_to_screen,
     footnotes,
     markdown,
     option_headers,
     option_text,
     problem_number,
+    table_width,
 )
 from shardwise.report.words import duration, mesh_text, percent
 
@@ -37,9 +40,9 @@ BOUND_LABELS = {
     "network": "network",
     "software": "kernels",
 }
-SCREEN_WIDTH = 80  # characters
-COLUMN_GAP = 2  # characters
-N_LETTERS = 26
+
+# Columns to leave out of a table that is too wide; csv and jsonl have them.
+LEFT_OUT_IF_TOO_WIDE = (">!roofline", ">!tok/s")
 
 # Header of a column, with the marks `>` and `!` of `style.table` -> a function that returns the
 # cell of a row. It is called only for rows that have a deployment.
@@ -53,8 +56,10 @@ def blocks(sweep: ServingSweep) -> Iterator[Block]:
     has letters in that column, which are explained below it.
     """
     yield strong(headline(sweep))
-    deployed = _deployed(sweep)
-    same_engine = len({_engine(row) for row in deployed}) <= 1
+    engine = _same_engine(sweep)
+    same_engine = engine is not None
+    if engine and len(sweep.rows) > 1:
+        yield labelled([("all", engine)])
     columns = _screen_columns(sweep, same_engine=same_engine)
     problems = distinct_problems(sweep.rows)
     headers = [*_option_headers(sweep), *columns]
@@ -67,26 +72,31 @@ def blocks(sweep: ServingSweep) -> Iterator[Block]:
                 cells[-1] = ""
         rows.append(cells)
     letters: dict[str, str] = {}
-    if not same_engine and _table_width(headers, rows) > SCREEN_WIDTH:
-        letters = _replace_engines(headers, rows)
+    if not same_engine:
+        letters = fit_to_screen(headers, rows)
+    for column in LEFT_OUT_IF_TOO_WIDE:
+        if column in headers and table_width(headers, rows) > SCREEN_WIDTH:
+            index = headers.index(column)
+            del headers[index]
+            for cells in rows:
+                del cells[index]
     yield table(headers, rows)
     yield labelled((letter, engine) for engine, letter in letters.items())
     yield footnotes(problems)
     yield quiet("type  -o md, csv or jsonl  ·  shardwise plan --serve shows details")
 
 
-def _screen_columns(sweep: ServingSweep, *, same_engine: bool) -> Columns:
+def _screen_columns(sweep: ServingSweep, *, same_engine: bool, roofline: bool = False) -> Columns:
     deployed = _deployed(sweep)
     columns: Columns = {}
     if "batch" not in sweep.options:
         columns[">!batch"] = _batch
     columns[">!TPOT"] = _tpot
-    if same_engine:
+    if same_engine or roofline:
         columns[">!roofline"] = lambda row: duration(_roofline_s(row))
+    if same_engine:
         columns[">!tok/s"] = _tokens_per_s
-        columns[">!tok/s/chip"] = _tokens_per_s_per_chip
-    else:
-        columns[">!tok/s\n/chip"] = _tokens_per_s_per_chip
+    columns[">!tok/s\n/chip"] = _tokens_per_s_per_chip
     columns[">!HBM"] = _memory
     columns["!bound"] = _bound
     if any(row.usd_per_million_output_tokens is not None for row in deployed):
@@ -95,37 +105,6 @@ def _screen_columns(sweep: ServingSweep, *, same_engine: bool) -> Columns:
         same_machine = len({row.hardware for row in deployed}) <= 1
         columns["engine"] = lambda row: _engine(row, show_machine=not same_machine)
     return columns
-
-
-def _replace_engines(headers: list[str], rows: Sequence[list[str]]) -> dict[str, str]:
-    """Replace the engines in the last column by letters, in place.
-
-    Returns:
-        Engine -> its letter.
-    """
-    letters: dict[str, str] = {}
-    headers[-1] = ""
-    for cells in rows:
-        if cells[-1]:
-            cells[-1] = letters.setdefault(cells[-1], _letter(len(letters)))
-    return letters
-
-
-def _table_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Width in characters of a table in which no cell is wrapped."""
-    width = 0
-    for header, *cells in zip(headers, *rows, strict=True):
-        width += max(map(len, [*header.lstrip(">!").splitlines(), *cells])) + COLUMN_GAP
-    return width - COLUMN_GAP
-
-
-def _letter(index: int) -> str:
-    """The name with a given index in A, B ... Z, AA, AB ..."""
-    quotient, remainder = divmod(index, N_LETTERS)
-    last = chr(ord("A") + remainder)
-    if quotient == 0:
-        return last
-    return _letter(quotient - 1) + last
 
 
 def headline(sweep: ServingSweep) -> str:
@@ -151,27 +130,23 @@ def headline(sweep: ServingSweep) -> str:
 
 
 def as_markdown(sweep: ServingSweep) -> str:
-    """All rows as a Markdown table."""
-    columns: Columns = {}
-    if "batch" not in sweep.options:
-        columns[">batch"] = _batch
-    columns |= {
-        ">TPOT ms": lambda row: units.significant((row.tpot_s or 0.0) / units.MS),
-        ">roofline ms": lambda row: units.significant(_roofline_s(row) / units.MS),
-        ">tokens/s": _tokens_per_s,
-        ">tokens/s/chip": _tokens_per_s_per_chip,
-        ">HBM / chip": _memory,
-        "bound": _bound,
-        ">$ / M output tokens": _dollars,
-        "engine": _engine,
-    }
+    """The engine, if all rows have the same, then all rows as a Markdown table."""
+    engine = _same_engine(sweep)
+    columns = _screen_columns(sweep, same_engine=engine is not None, roofline=True)
     rows = []
     for row in sweep.rows:
         cells = _cells(row, columns)
         if row.problem:
             cells[-1] = row.problem
         rows.append(cells)
-    return markdown([*option_headers(sweep.rows[0].swept, OPTION_LABELS), *columns], rows)
+    text = markdown([*option_headers(sweep.rows[0].swept, OPTION_LABELS), *columns], rows)
+    return f"All rows: {engine}.\n\n{text}" if engine else text
+
+
+def _same_engine(sweep: ServingSweep) -> str | None:
+    """The engine and machine of all rows; None if rows differ in them."""
+    engines = {_engine(row) for row in _deployed(sweep)}
+    return next(iter(engines), "") if len(engines) <= 1 else None
 
 
 def _deployed(sweep: ServingSweep) -> list[ServedRow]:

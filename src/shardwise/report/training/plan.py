@@ -16,6 +16,7 @@ from shardwise.report.words import (
     chips,
     counted,
     duration,
+    listed,
     mesh_text,
     percent,
     seconds_span,
@@ -23,6 +24,7 @@ from shardwise.report.words import (
 from shardwise.workload import OPTIMIZER_MOMENTS
 
 MAX_ALTERNATIVES = 1
+LOSES_UPDATES = "Without an fp32 copy, most updates of 16-bit weights are rounded away."
 # Limits of the screen without -v:
 MAX_REASONS = 4  # with more reasons, the book's threshold of tokens per chip is left out
 SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
@@ -41,6 +43,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield table(["", ">", "", ""], _bars(plan, verbose))
     yield labelled(
         [
+            *_excess(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", _alternatives(plan)),
@@ -211,20 +214,41 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), note]
 
 
+def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
+    """By how much a plan that does not fit exceeds the memory, and which parts take it."""
+    memory = plan.memory
+    excess = memory.total + memory.margin - memory.capacity
+    if excess <= 0:
+        return
+    parts = ", ".join(f"{part} {units.show_gib(n)}" for part, n in memory.largest_parts.items())
+    yield (
+        "over",
+        f"by {units.show_gib(excess)}: {units.show_gib(memory.total)} and "
+        f"{units.show_gib(memory.margin)} kept free, {units.show_gib(memory.capacity)} is there. "
+        f"It takes {parts}.",
+    )
+
+
 def _state(plan: Plan) -> str:
-    """Dtypes of the training state, and its bytes per parameter."""
+    """The word for the precision of the training state, its bytes per parameter, its dtypes."""
     job = plan.job
-    dtypes = {"weights": job.weights, "master": job.master, "gradients": job.gradients}
+    dtypes = {"weights": job.weights, "gradients": job.gradients}
     if OPTIMIZER_MOMENTS[job.optimizer]:
-        dtypes[f"{job.optimizer} moments"] = job.moments
+        dtypes["moments"] = job.moments
+    if job.master and not job.precision:
+        dtypes["master"] = job.master
     names_by_dtype: dict[str, list[str]] = {}
     for name, dtype in dtypes.items():
-        if dtype:
-            names_by_dtype.setdefault(dtype, []).append(name)
-    parts = [f"{dtype} {', '.join(names)}" for dtype, names in names_by_dtype.items()]
-    text = f"{'; '.join(parts)}: {plan.estimate.state_bytes_per_parameter:g} B a parameter"
+        names_by_dtype.setdefault(dtype, []).append(name)
+    parts = [f"{dtype} {listed(names)}" for dtype, names in names_by_dtype.items()]
+    text = f"{plan.estimate.state_bytes_per_parameter:g} B a parameter"
+    if job.precision:
+        text = f"{job.precision}, {text}"
     if job.optimizer in ("adafactor", "muon"):  # other parameters have another state
         text += " of a matrix"
+    text += f": {', '.join(parts)}"
+    if job.loses_updates:
+        text += f". {LOSES_UPDATES}"
     return text
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan.schema.training import Plan
 from shardwise.report.style import Block, labelled, quiet, strong
-from shardwise.report.training.plan import headline
+from shardwise.report.training.plan import LOSES_UPDATES, headline
 from shardwise.report.words import counted, duration, percent, seconds_span
 from shardwise.train.metrics import Run, StepRecord
 from shardwise.train.tokenize import TokenizeSummary
@@ -40,6 +40,8 @@ def plan_summary(plan: Plan) -> str:
         f"{duration(step.expected)} a step ({seconds_span(step.lower, step.upper)}), "
         f"{percent(plan.estimate.mfu)} MFU."
     )
+    if plan.job.loses_updates:
+        text += f" {LOSES_UPDATES}"
     return textwrap.fill(text, 80, break_on_hyphens=False) + "\n"
 
 

@@ -23,9 +23,10 @@ class ScoredCells(Protocol):
 
     cells: Cells
     forms: list[Any]
+    score: Num
 
-    def scores(self) -> Iterator[tuple[tuple[float, float], Any, int]]:
-        """(score, this object, row) of every cell that has a legal form."""
+    def legal_rows(self) -> Num:
+        """Indices of the cells that have a legal form."""
 
     def layout(self, row: int, form_index: int | None = None) -> Layout:
         """The layout of a cell under its best form, or under the form at `form_index`."""
@@ -87,6 +88,7 @@ class Best:
         n_meshes: number of meshes to find. With 1, alternatives with other `tensor` sizes are not
             searched.
         front: Pareto front of step time and memory; None if it is not wanted.
+        exhaustive: whether to evaluate also what cannot be among the best.
         blocks: the blocks of cells evaluated so far.
         n_strategies: number of legal strategies evaluated so far.
         n_fitting: number of those that fit in memory.
@@ -95,10 +97,16 @@ class Best:
 
     n_meshes: int
     front: list[FrontPoint] | None
+    exhaustive: bool = False
     blocks: list[ScoredCells] = field(default_factory=list)
     n_strategies: int = 0
     n_fitting: int = 0
     step_s: dict[Mesh, float] = field(default_factory=dict)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every legal strategy is of interest, not only the fastest."""
+        return self.exhaustive or self.front is not None
 
     def may_improve(self, cells: Cells, too_large: Num, seconds: Num) -> Num:
         """Whether each cell may still be among the best, judged by its lower bounds.
@@ -111,8 +119,24 @@ class Best:
         """
         import numpy as np
 
-        if self.front is not None or not self.step_s:
+        if self.keeps_all or not self.step_s:
             return np.ones(len(cells), bool)
+        return ~too_large & (seconds < self._limits(cells))
+
+    def slowest(self, cells: Cells) -> Num:
+        """Step seconds from which no strategy of a cell is of interest any more.
+
+        Only a search for a single mesh has such a limit. A longer list also names the best
+        strategy of other `tensor` sizes, however slow it is.
+        """
+        if self.n_meshes > 1 or self.keeps_all or not self.step_s:
+            return float("inf")
+        return self._limits(cells)
+
+    def _limits(self, cells: Cells) -> Num:
+        """Step seconds below which a strategy of each cell would be among the best so far."""
+        import numpy as np
+
         times = sorted(self.step_s.values())
         last_time = np.inf
         if len(times) >= self.n_meshes:
@@ -128,15 +152,16 @@ class Best:
         for tensor in tensor_sizes:
             of_tensor = best_of_tensor.get(int(tensor), np.inf)
             limits.append(max(last_time, min(of_tensor, slowest_alternative)))
-        return ~too_large & (seconds < np.array(limits)[index])
+        return np.array(limits)[index]
 
     def add(self, block: ScoredCells) -> None:
         """Add the results of an evaluated block."""
         self.blocks.append(block)
-        for (too_large, seconds), _, row in block.scores():
+        too_large, seconds = block.score
+        rows = block.legal_rows()
+        for row in _best_of_each_mesh(block, rows[too_large[rows] == 0]):
             mesh = block.cells.meshes[row]
-            if not too_large and seconds < self.step_s.get(mesh, float("inf")):
-                self.step_s[mesh] = seconds
+            self.step_s[mesh] = min(float(seconds[row]), self.step_s.get(mesh, float("inf")))
 
     def add_to_front(self, block: ScoredCells, seconds: Num, n_bytes: Num, rows: Num) -> None:
         """Merge strategies of the form that a block is evaluating into the Pareto front.
@@ -166,7 +191,10 @@ class Best:
 
     def layouts(self) -> list[tuple[Layout, Placement]]:
         """The best layouts of `n_meshes` meshes, and the best of every other tensor size."""
-        scores = [score for block in self.blocks for score in block.scores()]
+        scores = []
+        for block in self.blocks:
+            for row in _best_of_each_mesh(block, block.legal_rows()):
+                scores.append((tuple(block.score[:, row]), block, int(row)))
         layouts: dict[Mesh, tuple[Layout, Placement]] = {}
         tensor_sizes: set[int] = set()
         for _, block, row in sorted(scores, key=lambda score: score[0]):
@@ -184,3 +212,13 @@ class Best:
             layout = point.block.layout(point.row, point.form_index)
             layouts.append((layout, point.block.cells.placements[point.row]))
         return layouts
+
+
+def _best_of_each_mesh(block: ScoredCells, rows: Num) -> Num:
+    """Of some cells of a block, the best of each mesh; the first one among equals."""
+    import numpy as np
+
+    too_large, value = block.score[:, rows]
+    order = np.lexsort((rows, value, too_large))
+    _, first = np.unique(block.cells.mesh_index[rows[order]], return_index=True)
+    return rows[order[np.sort(first)]]

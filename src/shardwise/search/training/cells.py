@@ -24,6 +24,7 @@ class Cells:
 
     Args:
         meshes: for each cell, its `Mesh` (array of objects).
+        mesh_index: for each cell, a number that only cells of the same mesh share.
         placements: for each cell, its `Placement` (array of objects).
         sizes: mesh role -> array of its size in each cell.
         micro_batch: for each cell, the sequences of a microbatch on one data shard.
@@ -32,6 +33,7 @@ class Cells:
     """
 
     meshes: Num
+    mesh_index: Num
     placements: Num
     sizes: Mapping[str, Num]
     micro_batch: Num
@@ -45,6 +47,7 @@ class Cells:
         """The cells at the indices `rows`."""
         return Cells(
             meshes=self.meshes[rows],
+            mesh_index=self.mesh_index[rows],
             placements=self.placements[rows],
             sizes={role: size[rows] for role, size in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
@@ -89,6 +92,7 @@ def cells(
     index = np.array(placement_index)
     return Cells(
         meshes=np.repeat(_object_array(meshes), n_cells),
+        mesh_index=np.repeat(np.arange(len(meshes)), n_cells),
         placements=_object_array(placements)[index],
         sizes={role: np.repeat(sizes[:, i], n_cells) for i, role in enumerate(Mesh().sizes)},
         micro_batch=columns[:, 0],
@@ -137,7 +141,7 @@ def _rows(
             yield mesh, placements, batches
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 15)  # more than the meshes of the largest pods
 def _placements(system: System, mesh: Mesh) -> Sequence[Placement]:
     """The useful placements of a mesh on a machine; none if it has no placement."""
     try:

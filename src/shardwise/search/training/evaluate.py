@@ -85,7 +85,10 @@ class Block:
         self.parent: tuple[Block, Num] | None = None
         self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, LocalShapes]] = {}
         self._same_compute: dict[tuple[str, int | None], MicrobatchTime] = {}
+        self._same_matmuls: dict[int | None, MicrobatchTime] = {}
         self._legal: dict[LegalKey, Num] = {}
+        self._settled: dict[tuple[object, ...], list[tuple[frozenset[str], Num]]] = {}
+        self._slowest: Num = np.inf
 
     def bound(self) -> tuple[Num, Num]:
         """(whether it fits under no form, lower bound of its step seconds), for each cell.
@@ -168,10 +171,13 @@ class Block:
 
     def take(self, rows: Num) -> Block:
         """A new block of the cells at the indices `rows`, not evaluated yet."""
-        return self._with(self.cells.take(rows))
+        return self._with(rows)
 
-    def _with(self, cells: Cells, chunks: Num = 1) -> Block:
-        return Block(self.config, self.job, self.group, cells, self.rates, self.fixed, chunks)
+    def _with(self, rows: Num, chunks: Num = 1) -> Block:
+        cells = self.cells.take(rows)
+        block = Block(self.config, self.job, self.group, cells, self.rates, self.fixed, chunks)
+        block.parent = (self, rows)
+        return block
 
     def run(self, best: Best) -> None:
         """Evaluate every form and add the results to `best`."""
@@ -189,13 +195,15 @@ class Block:
 
     def _evaluate_all(self, forms: Sequence[Form], best: Best) -> None:
         """Evaluate forms on the cells of this block, wherever they are legal."""
+        self._slowest = best.slowest(self.cells)
         for form in forms:
             # Legality does not depend on ZeRO and remat.
             key = (form.schedule, form.context_kind, form.expert_tensor)
             if key not in self._legal:
                 self._legal[key] = self._is_legal(form, self._layouts(form, self.chunks))
-            if self._legal[key].any():
-                self._evaluate(self._layouts(form, self.chunks), self._legal[key], best)
+            legal = self._legal[key] & ~self._is_settled(form, best)
+            if legal.any():
+                self._evaluate(self._layouts(form, self.chunks), legal, best)
 
     def _evaluate_chunked(self, forms: Sequence[Form], best: Best) -> None:
         """Evaluate the forms of a schedule whose stages have several chunks of layers.
@@ -204,8 +212,7 @@ class Block:
         """
         rows, chunks = self._chunk_counts(forms[0])
         if len(rows):
-            block = self._with(self.cells.take(rows), chunks)
-            block.parent = (self, rows)
+            block = self._with(rows, chunks)
             block._evaluate_all(forms, best)
             self._merge(block, rows)
 
@@ -283,8 +290,10 @@ class Block:
             time = self._inherited_time(key)
             if time is None:
                 same_compute = self._same_compute.get((remat, layouts.expert_tensor))
-                time = microbatch_time(priced, program, same_compute)
+                same_matmuls = self._same_matmuls.get(layouts.expert_tensor)
+                time = microbatch_time(priced, program, same_compute, same_matmuls)
             self._same_compute[remat, layouts.expert_tensor] = time
+            self._same_matmuls[layouts.expert_tensor] = time
             shapes = LocalShapes(self.config, self.job, program, layouts)
             self._microbatches[key] = (program, time, shapes)
         return self._microbatches[key]
@@ -309,6 +318,22 @@ class Block:
         framework = planned_framework(chip.kind)
         return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
 
+    def _is_settled(self, form: Form, best: Best) -> Num:
+        """Whether no more recomputation can improve each cell, judged by less of it.
+
+        Recomputation takes time and saves memory: a form that fits, or that is too slow already,
+        excludes those that differ from it only in recomputing more.
+        """
+        import numpy as np
+
+        settled = np.zeros(len(self.cells), bool)
+        if best.keeps_all:
+            return settled
+        for less, settled_with_less in self._settled.get(_without_remat(form), ()):
+            if form.full_remat or less < frozenset(form.recomputed):
+                settled = settled | settled_with_less
+        return settled
+
     def _evaluate(self, layouts: Layouts, legal: Num, best: Best) -> None:
         """Evaluate one form on all cells and keep it where it is the best so far.
 
@@ -328,6 +353,10 @@ class Block:
         best.n_strategies += int(legal.sum())
         best.n_fitting += int(fitting.sum())
         best.add_to_front(self, time.step_s, memory.total, fitting.nonzero()[0])
+        settled = memory.fits | (time.step_s >= self._slowest)
+        self._settled.setdefault(_without_remat(layouts), []).append(
+            (frozenset(layouts.recomputed), settled)
+        )
         best_too_large, best_value = self.score
         better = (too_large < best_too_large) | (
             (too_large == best_too_large) & (value < best_value)
@@ -338,11 +367,9 @@ class Block:
         self.form[better] = len(self.forms)
         self.forms.append(layouts)
 
-    def scores(self) -> Iterator[tuple[tuple[float, float], Block, int]]:
-        """(score, this block, row) of every cell that has a legal form."""
-        for row in (self.form >= 0).nonzero()[0]:
-            too_large, value = self.score[:, row]
-            yield (float(too_large), float(value)), self, int(row)
+    def legal_rows(self) -> Num:
+        """Indices of the cells that have a legal form."""
+        return (self.form >= 0).nonzero()[0]
 
     def layout(self, row: int, form_index: int | None = None) -> Layout:
         """The layout of a cell under its best form, or under the form at `form_index`."""
@@ -362,3 +389,8 @@ class Block:
             n_microbatches=int(self.cells.n_microbatches[row]),
             virtual=virtual,
         )
+
+
+def _without_remat(form: Form) -> tuple[object, ...]:
+    """What tells apart the forms of a search, except their remat policy."""
+    return (form.context_kind, form.expert_tensor, form.zero, form.schedule)

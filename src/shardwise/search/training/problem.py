@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
+from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig
 from shardwise.search.given import Fixed
@@ -50,6 +51,10 @@ class Case:
         return train.evaluate(
             self.model, self.system, self.job, self.layout, self.cal, self.placement
         )
+
+    def step(self) -> LayoutStep:
+        """The step of the chosen layout on its placement, not evaluated yet."""
+        return LayoutStep(self.model, self.system, self.job, self.layout, self.placement)
 
     def rank(self, keep: int = train.RANKED) -> Ranking:
         """Search again with the same settings; `keep=1` finds only the best strategy.

@@ -116,7 +116,6 @@ def evaluate(
         options = place(system, layout.sizes, best=True)
         steps = [LayoutStep(config, system, job, layout, option) for option in options]
         step = min(steps, key=lambda step: float(step.time(cal, FusionProfile()).step_s))
-    capacity = capacity_bytes(system.chip)
     return Candidate(
         layout=layout,
         placement=step.placement,
@@ -124,9 +123,16 @@ def evaluate(
         peak=step.priced(),
         time=step.time(cal, FusionProfile()),
         roofline=step.time(),
-        memory=step_memory(
-            config, job, step.program, layout, capacity, planned_framework(system.chip.kind)
-        ),
+        memory=memory_of(step),
+    )
+
+
+def memory_of(step: LayoutStep) -> Memory:
+    """Peak memory of a chip in a step, as the planner's framework holds it."""
+    chip = step.system.chip
+    framework = planned_framework(chip.kind)
+    return step_memory(
+        step.config, step.job, step.program, step.layout, capacity_bytes(chip), framework
     )
 
 
@@ -216,15 +222,17 @@ def _rank(
     front: bool,
 ) -> Ranking:
     """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
-    best = Best(_n_meshes(keep), [] if front else None)
+    best = Best(_n_meshes(keep), [] if front else None, exhaustive)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
         bounds = block.bound()
-        for lowest_bound, rows in block.batches(*bounds):
-            batches.append((lowest_bound, block, rows, bounds))
+        # The bound of a pipeline leaves out its bubble. For a single mesh, other strategies come
+        # first: they exclude most pipelines, which are many, at once.
+        is_late = best.n_meshes == 1 and block.group.pipelined
+        for (none_fits, least_s), rows in block.batches(*bounds):
+            batches.append(((none_fits, is_late, least_s), block, rows, bounds))
     for _, block, rows, (too_large, seconds) in sorted(batches, key=lambda batch: batch[0]):
-        if not exhaustive:
-            rows = rows[best.may_improve(block.cells.take(rows), too_large[rows], seconds[rows])]
+        rows = rows[best.may_improve(block.cells.take(rows), too_large[rows], seconds[rows])]
         if len(rows):
             block.take(rows).run(best)
     if not best.n_strategies:

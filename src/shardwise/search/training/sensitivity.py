@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.errors import BadInput, NoStrategy
+from shardwise.errors import NoStrategy
 from shardwise.hardware import System, Torus
 from shardwise.hardware.chip import get
 from shardwise.hardware.figure import unit_of
-from shardwise.hardware.scale import PEAKS, scaled
+from shardwise.hardware.scale import PEAKS
 from shardwise.hardware.system import OVERRIDES
+from shardwise.search.training.probe import (
+    COMPUTE,
+    MEMORY,
+    TRAFFIC,
+    Probe,
+    resized,
+    scaling,
+    with_batch,
+    with_seq,
+)
 from shardwise.search.training.problem import Case
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.mesh import Mesh
-from shardwise.strategy.schedules import find
 
 # Name of a sensitivity -> name of the machine's number, as `hardware.scale.scaled` takes it.
 HARDWARE = {
@@ -33,10 +42,12 @@ HARDWARE = {
     "scale_out_bandwidth": "scale_out",
     "dcn_bandwidth": "dcn",
 }
+# What the numbers of a machine affect; those that are not listed are links and affect the traffic.
+AFFECTED = {"peak_flops": COMPUTE, "hbm_bandwidth": COMPUTE, "hbm_capacity": MEMORY}
 NUDGE = 1e-3  # relative change of a number to compute an elasticity
 OCTAVES = 6  # break-evens are searched between 2^-6 and 2^6 times the number
 MAX_RIVALS = 4  # number of other strategies that may become faster
-TOLERANCE = 1e-3  # relative error of a break-even; faster by less counts as equally fast
+TOLERANCE = 1e-3  # relative error of a break-even
 
 # What binds, whether it fits, or the fastest mesh: a break-even is where one of these changes.
 State = str | Mesh
@@ -134,126 +145,17 @@ def sensitivities(
     rivals = tuple(fitting[:MAX_RIVALS])
     by_name = {}
     for name in hardware_names(case.system):
-        by_name[name] = _hardware(_Probe(case, rivals, _scaling(HARDWARE[name])), name)
+        affected = AFFECTED.get(name, TRAFFIC)
+        by_name[name] = _hardware(Probe(case, rivals, scaling(HARDWARE[name]), affected), name)
     for name, change in (("batch", with_batch), ("seq", with_seq)):
-        sensitivity = _workload(_Probe(case, rivals, change), name)
+        sensitivity = _workload(Probe(case, rivals, change), name)
         if search:
             sensitivity = replace(sensitivity, searched=tuple(_search(case, name)))
         by_name[name] = sensitivity
     return by_name
 
 
-# Returns the case with one number multiplied by a factor; None if the layout is not legal then.
-Change = Callable[[Case, float], Case | None]
-
-
-def _scaling(name: str) -> Change:
-    """The change that multiplies a number of the machine."""
-    return lambda case, factor: case.with_system(scaled(case.system, {name: factor}))
-
-
-def with_batch(case: Case, factor: float) -> Case | None:
-    """The case with `factor` times the microbatches, or times their size; None if not legal."""
-    layout = case.layout
-    batch = factor * case.job.batch
-    n_microbatches = factor * layout.n_microbatches
-    micro_batch = factor * layout.micro_batch
-    if n_microbatches >= 1 and n_microbatches == int(n_microbatches):
-        layout = replace(layout, n_microbatches=int(n_microbatches))
-    elif micro_batch >= 1 and micro_batch == int(micro_batch):
-        layout = replace(layout, micro_batch=int(micro_batch))
-    else:
-        return None
-    if layout.is_pipelined:
-        schedule = find(layout.schedule)
-        chunks = schedule.chunks or layout.virtual
-        if not schedule.legal(layout.mesh.pipe, layout.n_microbatches, chunks):
-            return None
-    return _resized(replace(case, layout=layout), "batch", int(batch))
-
-
-def with_seq(case: Case, factor: float) -> Case | None:
-    """The case with `factor` times the sequence length; None if its layout is not legal then."""
-    seq = factor * case.job.seq
-    mesh = case.layout.mesh
-    if seq % (mesh.context * mesh.tensor):
-        return None
-    return _resized(case, "seq", int(seq))
-
-
-def _resized(case: Case, name: str, size: int) -> Case | None:
-    """The case with another batch or sequence length; None if the size is out of range."""
-    sizes = {"batch": case.job.batch, "seq": case.job.seq, name: size}
-    try:
-        job = replace(case.job, batch=sizes["batch"], seq=sizes["seq"])
-    except BadInput:
-        return None
-    return replace(case, job=job)
-
-
-@dataclass
-class _Probe:
-    """Evaluates a case and its rivals with one number multiplied by a factor.
-
-    The cache has the results by (index of the rival or -1 for the case, factor).
-    """
-
-    case: Case
-    rivals: tuple[Case, ...]
-    change: Change
-    cache: dict[tuple[int, float], Candidate | None] = field(default_factory=dict)
-
-    def at(self, factor: float, rival: int = -1) -> Candidate | None:
-        """The case, or the rival with an index, at a factor; None if it is not legal there."""
-        key = (rival, factor)
-        if key not in self.cache:
-            case = self.case
-            if rival >= 0:
-                case = self.rivals[rival]
-            changed = self.change(case, factor)
-            self.cache[key] = None
-            if changed:
-                self.cache[key] = changed.evaluate()
-        return self.cache[key]
-
-    def step_s(self, factor: float) -> float | None:
-        """Expected step time of the case; None if it is not legal at this factor."""
-        candidate = self.at(factor)
-        if candidate is None:
-            return None
-        return float(candidate.time.step_s)
-
-    def binds(self, factor: float) -> str | None:
-        """What binds the lower bound of the step time: "communication" or "chip"."""
-        candidate = self.at(factor)
-        if candidate is None:
-            return None
-        if candidate.roofline.lower_s > candidate.roofline.on_chip_s:
-            return "communication"
-        return "chip"
-
-    def fits(self, factor: float) -> str | None:
-        """Whether the memory suffices: "fits" or "does not fit"."""
-        candidate = self.at(factor)
-        if candidate is None:
-            return None
-        if candidate.fits:
-            return "fits"
-        return "does not fit"
-
-    def fastest(self, factor: float) -> Mesh | None:
-        """Mesh of the fastest strategy among the case and the rivals that fit in memory."""
-        best = self.at(factor)
-        if best is None:
-            return None
-        for i in range(len(self.rivals)):
-            rival = self.at(factor, i)
-            if rival and rival.fits and rival.time.step_s < best.time.step_s * (1 - TOLERANCE):
-                best = rival
-        return best.mesh
-
-
-def _hardware(probe: _Probe, name: str) -> Sensitivity:
+def _hardware(probe: Probe, name: str) -> Sensitivity:
     number = HARDWARE[name]
     if number == PEAKS:
         path = f"peak.{probe.case.job.compute}"
@@ -264,7 +166,7 @@ def _hardware(probe: _Probe, name: str) -> Sensitivity:
     return _sensitivity(probe, name, unit_of(path) or "", float(value), elasticity)
 
 
-def _workload(probe: _Probe, name: str) -> Sensitivity:
+def _workload(probe: Probe, name: str) -> Sensitivity:
     unit = {"batch": "sequences", "seq": "tokens"}[name]
     elasticity = _elasticity(probe, (0.5, 1.0, 2.0))
     value = float(_size(probe.case, name))
@@ -275,7 +177,7 @@ def _size(case: Case, name: str) -> int:
     return {"batch": case.job.batch, "seq": case.job.seq}[name]
 
 
-def _elasticity(probe: _Probe, factors: Sequence[float]) -> float | None:
+def _elasticity(probe: Probe, factors: Sequence[float]) -> float | None:
     """Slope of log step time over log factor, from the first to the last legal factor, or None."""
     steps = [(factor, step) for factor in factors if (step := probe.step_s(factor))]
     if len(steps) < 2:
@@ -286,7 +188,7 @@ def _elasticity(probe: _Probe, factors: Sequence[float]) -> float | None:
 
 
 def _sensitivity(
-    probe: _Probe,
+    probe: Probe,
     name: str,
     unit: str,
     value: float,
@@ -380,13 +282,13 @@ def _search(case: Case, name: str) -> Iterator[Searched]:
 
 def _search_at(case: Case, name: str, value: float) -> tuple[Candidate | None, str | None]:
     """(best strategy that fits, None), or (None, the reason why no strategy fits)."""
-    resized = None
+    changed = None
     if value == int(value):
-        resized = _resized(case, name, int(value))
-    if resized is None:
+        changed = resized(case, name, int(value))
+    if changed is None:
         return None, f"{value:g} is not a whole number, or too large"
     try:
-        best = resized.rank(keep=1).candidates[0]
+        best = changed.rank(keep=1).candidates[0]
     except NoStrategy as error:
         return None, error.problems[0]
     if not best.fits:

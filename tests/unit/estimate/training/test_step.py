@@ -10,8 +10,8 @@ import pytest
 
 from shardwise.errors import UnknownFigure
 from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.estimate.training.chip_rates import element_bytes
 from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.local_work import element_bytes
 from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.run_variant import FusionProfile

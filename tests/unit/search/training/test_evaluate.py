@@ -48,6 +48,12 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     return [Block(config, job, g, some, rates, fixed) for g, some in groups(every, job.seq)]
 
 
+def scores(block: Block) -> list[tuple[float, float, int]]:
+    """(whether it is too large, seconds or bytes, index) of every cell with a legal form."""
+    rows = block.legal_rows()
+    return [(*map(float, block.score[:, row]), int(row)) for row in rows]
+
+
 @pytest.mark.parametrize(
     ("case", "at"),
     [(case, ("chip", "peak")[i % 2]) for i, case in enumerate(CASES)],
@@ -58,7 +64,7 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
     for block in blocks(case, at):
         too_large, seconds = block.bound()
         block.run(Best(1, None))
-        for (does_not_fit, best), _, i in block.scores():
+        for does_not_fit, best, i in scores(block):
             if not does_not_fit:
                 cell = block.cells.meshes[i], block.cells.n_microbatches[i]
                 assert not too_large[i], f"{cell}: {block.layout(i)}"
@@ -73,7 +79,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
     for block in blocks(case):
         too_large, _ = block.bound()
         block.run(Best(1, None))
-        for (does_not_fit, _), _, i in block.scores():
+        for does_not_fit, _, i in scores(block):
             fitting += not does_not_fit
             told += bool(too_large[i])
             if too_large[i]:
@@ -104,8 +110,8 @@ def test_a_block_gives_the_layout_that_it_scored() -> None:
     config, system = load(name), parse_system(machine)
     for block in blocks(CASES[7]):
         block.run(Best(1, None))
-        rows = [row for row in block.scores() if not row[0][0]]
-        for (_, seconds), _, i in rows[:: max(1, len(rows) // 8)]:
+        rows = [row for row in scores(block) if not row[0]]
+        for _, seconds, i in rows[:: max(1, len(rows) // 8)]:
             layout, placement = block.layout(i), block.cells.placements[i]
             cal = calibration(system.chip.name)
             alone = rank.evaluate(config, system, job, layout, cal, placement)

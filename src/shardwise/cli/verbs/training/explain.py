@@ -18,6 +18,7 @@ def run(
     batch: options.GlobalBatch = "",
     tokens: options.TrainingTokens = "",
     dtype: options.TrainingDtype = "bf16",
+    precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
@@ -38,7 +39,7 @@ def run(
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
     config = inputs.read(read_model, plan)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat)
+    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, precision=precision)
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     inputs.done()

@@ -37,6 +37,7 @@ def run(
     batch: options.GlobalBatch = "",
     tokens: options.TrainingTokens = "",
     dtype: options.TrainingDtype = "bf16",
+    precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
     reduce: options.ReductionDtype = "",
     mesh: options.WholeStrategy = "",
@@ -67,7 +68,9 @@ def run(
         inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload)
+    job = inputs.read(
+        read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload, precision
+    )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     limits = inputs.optional(parse_mesh, most, roles()) or {}

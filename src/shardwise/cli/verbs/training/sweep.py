@@ -20,7 +20,7 @@ from shardwise.report.tables import FORMATS
 from shardwise.report.training import sweep as report
 from shardwise.search.training.forms import words
 from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
-from shardwise.workload import OPTIMIZER_MOMENTS
+from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS
 
 CHOICES = words()  # option of the strategy -> the words that are allowed as its value
 
@@ -33,6 +33,7 @@ def run(
     batch: options.GlobalBatch = "",
     tokens: options.TrainingTokens = "",
     dtype: options.TrainingDtype = "bf16",
+    precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
     reduce: options.ReductionDtype = "",
     tensor: options.TensorAxis = "",
@@ -90,6 +91,7 @@ def run(
         remat=(remat, REMAT_WORDS),
         optimizer=(optimizer, tuple(OPTIMIZER_MOMENTS)),
         dtype=(dtype, dtypes),
+        precision=(precision, tuple(PRECISIONS)),
         reduce=(reduce, dtypes),
     )
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")

@@ -6,7 +6,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
 from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
-from shardwise.workload import OPTIMIZER_MOMENTS, parse_batch, weight_dtype_for
+from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, parse_batch, state_dtypes
 
 
 def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
@@ -26,6 +26,7 @@ def read_job(
     reduce: str = "",
     overlap: str = "",
     offload: str = "",
+    precision: str = "",
 ) -> sw.Train:
     """Parse the texts of the options of a training step; an empty text is an option not given.
 
@@ -38,6 +39,7 @@ def read_job(
     sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     inputs.read(units.bytes_per_element, dtype)
+    inputs.optional(parse_word, precision, "precision", PRECISIONS)
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     inputs.read(parse_word, remat, "remat policy", REMAT_WORDS)
     inputs.optional(units.bytes_per_element, reduce)
@@ -48,7 +50,7 @@ def read_job(
         batch=sequences,
         seq=length,
         tokens=total_tokens,
-        weights=weight_dtype_for(dtype),
+        **state_dtypes(precision, dtype),  # type: ignore[arg-type]
         compute=dtype,
         optimizer=optimizer,
         remat=remat,
