@@ -34,6 +34,8 @@ def plan_problems(plan: Plan) -> list[str]:
     with errors_at("$.strategy.fixed or $.strategy.most"):
         read_fixed(plan.strategy.fixed, plan.strategy.most)
     case = rebuild(plan)
+    with errors_at("$.hardware.figures"):
+        case.system.chip.peak(case.job.compute)
     return [
         *disagreements(model_facts(plan, case.model)),
         *disagreements(_strategy_facts(plan, case)),
