@@ -28,7 +28,7 @@ from shardwise.search.training.legal import chunk_problems
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 from shardwise.vocabulary import REMAT_WORDS
-from shardwise.workload import Train, weight_dtype_for
+from shardwise.workload import Train, state_dtypes
 
 MAX_PROPOSALS = 3  # default number of proposals
 MAX_SEARCHES = 5  # searches with less and less memory, for chips of two devices
@@ -193,11 +193,12 @@ def plan_command(plan: Plan) -> str:
     job = plan.job
     layout = plan.layout
     # What `shardwise plan` assumes for the parts of a job that have no option.
+    dtypes = state_dtypes(job.precision or "", job.compute, check=False)
     expressible = Train(
         batch=job.batch,
         seq=job.seq,
         tokens=job.tokens,
-        weights=weight_dtype_for(job.compute),
+        **dtypes,  # type: ignore[arg-type]
         compute=job.compute,
         optimizer=job.optimizer,
         remat=job.remat,
@@ -228,6 +229,8 @@ def plan_command(plan: Plan) -> str:
         "overlap": ",".join(job.overlap),
         "offload": ",".join(job.offload),
     }
+    if job.precision and dtypes != state_dtypes("", job.compute):
+        options["precision"] = job.precision
     words = ["shardwise plan", plan.model.name, plan.hardware.name]
     words.append(f"--train --batch {job.batch}x{job.seq}")
     for name, option in options.items():

@@ -200,6 +200,13 @@ JOB = {"batch": 256, "seq": 8192}
         ("llama3-8b", "h100:64", {"compute": "fp8"}, {"fsdp": 64}, {"loss_chunks": 4}),
         ("llama3-8b", "v5e:16x16", {"reduce": "int8", "optimizer": "sgd"}, {"data": 256}, {}),
         ("llama3-8b", "v5e:16x16", {"tokens": 15e12}, {"pipe": 4, "fsdp": 64}, {"virtual": 2}),
+        (
+            "llama3-8b",
+            "v5e:16x16",
+            {"gradients": "bf16", "moments": "bf16", "master": None},
+            {"fsdp": 256},
+            {},
+        ),
     ],
 )
 def test_the_command_plans_the_same_again(
