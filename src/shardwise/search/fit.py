@@ -58,12 +58,18 @@ class Fit:
         return sum(self.held.values())
 
 
-def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
+def fit(model: ModelConfig, chip: Chip, job: Train | Serve, *, ideal: bool = False) -> Fit:
     """The smallest slice or GPU count on which a plan of a job fits.
 
     In serving the machine holds `job.batch` sequences, or one sequence if the job states no batch.
     In training the batch of the job does not matter: a step has `SEQUENCES_PER_CHIP` sequences for
     each chip.
+
+    Args:
+        model: the model.
+        chip: the chip.
+        job: the workload.
+        ideal: whether an engine's memory is that of weights and KV cache alone, as in the book.
 
     Raises:
         DoesNotFit: the job does not fit on any machine with this type of chip.
@@ -80,7 +86,7 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
         smallest = smallest or system.n_chips
         if system.n_chips > MAX_RATIO * smallest:
             break
-        fitted = fit_on(model, system, job)
+        fitted = fit_on(model, system, job, ideal=ideal)
         if fitted.fits:
             return fitted
     needs = f"does not fit: {model.name} needs {units.show_gib(state_bytes)}"
@@ -89,7 +95,7 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve) -> Fit:
     raise DoesNotFit(f"{needs}; {largest}.")
 
 
-def fit_on(model: ModelConfig, system: System, job: Train | Serve) -> Fit:
+def fit_on(model: ModelConfig, system: System, job: Train | Serve, *, ideal: bool = False) -> Fit:
     """The fit of a job on one machine, on which it may not fit."""
     state = _state_bytes(model, job)
     hbm_bytes = system.n_chips * capacity_bytes(system.chip)
@@ -108,7 +114,7 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve) -> Fit:
             left_bytes=min(left_bytes, left_a_chip * system.n_chips),
             batch=batch,
         )
-    engine_rooms = rooms(model, [system], job)
+    engine_rooms = rooms(model, [system], job, ideal=ideal)
     roomiest = next(engine_rooms, None)
     holder = roomiest
     if roomiest and not roomiest.holds(job.batch):

@@ -83,7 +83,7 @@ def _machine(chosen: Candidate) -> Iterator[Decision]:
     """Compare the chips of an engine with the smallest machine that fits."""
     server = chosen.server
     try:
-        smallest = fit.fit(server.config, server.rates.chip, chosen.job)
+        smallest = fit.fit(server.config, server.rates.chip, chosen.job, ideal=server.rates.ideal)
     except ShardwiseError:
         return
     yield Machine(

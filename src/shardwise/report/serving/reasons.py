@@ -94,8 +94,11 @@ def point_text(point: ServingPoint) -> str:
 
 def rule_text(rule: Rule) -> str:
     """The rule that chose a deployment: `fewest chips that serve 20/s with p99 TTFT ≤ 1 s`."""
-    if rule.aim == "fastest":
-        return f"fastest, as no engine keeps {duration(rule.tpot_s or 0.0)} a token"
+    if rule.aim == "knee":
+        return (
+            "knee of throughput and speed, as no engine generates a token in "
+            f"{duration(rule.tpot_s or 0.0)}"
+        )
     if rule.aim == "cheapest":
         return f"cheapest token with TPOT ≤ {duration(rule.tpot_s or 0.0)}, as no bound is given"
     text = "fewest chips"

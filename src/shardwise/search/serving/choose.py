@@ -19,7 +19,7 @@ DIGITS = 9
 # for 30 to 80 ms in its interactive scenarios.
 USUAL_TPOT_S = 0.05
 
-Aim = Literal["chips", "throughput", "cheapest", "fastest"]
+Aim = Literal["chips", "throughput", "cheapest", "knee"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class Rule:
     Args:
         aim: "chips" for the fewest chips; "throughput" for the highest tokens/s/chip. If the job
             has no bound and no rate: "cheapest" for the highest tokens/s/chip, which is the lowest
-            price of a token, within `USUAL_TPOT_S`; "fastest" for the lowest TPOT where no
-            deployment is within it.
+            price of a token, within `USUAL_TPOT_S`; "knee" for the highest product of
+            tokens/s/chip and tokens/s of one sequence if no deployment is within it.
         rate: requests per second of the job, or None.
         ttft_s: bound on the time to first token, or None.
         tpot_s: bound on the time per output token, or None.
@@ -104,10 +104,9 @@ def ordered(
         order = np.lexsort((legal.ttft_s, tpot, -throughput, chips))
         return rows[order], rule
     is_slow = legal.tpot_s > USUAL_TPOT_S
-    order = np.lexsort(
-        (legal.ttft_s, legal.chips, tpot, np.where(is_slow, tpot, -throughput), is_slow)
-    )
-    aim: Aim = "fastest" if is_slow.all() else "cheapest"
+    value: Num = np.where(is_slow, _rounded(throughput / tpot), throughput)
+    order = np.lexsort((legal.ttft_s, legal.chips, tpot, -value, is_slow))
+    aim: Aim = "knee" if is_slow.all() else "cheapest"
     return rows[order], Rule(aim=aim, tpot_s=USUAL_TPOT_S)
 
 
