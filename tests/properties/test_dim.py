@@ -15,7 +15,7 @@ from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training import chip_rates, microbatch, optimizer, overlap
+from shardwise.estimate.training import chip_rates, local_work, microbatch, optimizer, overlap
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
@@ -145,7 +145,7 @@ def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas that write 2.0 for the bytes of an element in 16 bits: their results are bytes."""
     monkeypatch.setattr(chip_rates.Rates, "dtype", lambda *_: "bf16")
     monkeypatch.setattr(microbatch, "element_bytes", lambda *_: n_bytes(2))
-    monkeypatch.setattr(chip_rates, "element_bytes", lambda *_: n_bytes(2))
+    monkeypatch.setattr(local_work, "element_bytes", lambda *_: n_bytes(2))
 
 
 LAYOUTS = {

@@ -20,7 +20,7 @@ from tests.golden.transcripts import COMMANDS
 ANSWERS = [
     name
     for name in COMMANDS
-    if not name.endswith(("help", "1024", "too_large", "refused", "unmet"))
+    if not name.endswith(("help", "1024", "too_large", "refused", "unmet", "_md"))
 ]
 PLAN = "plan llama3-8b v5e:4x4 --train --batch 16x2048 --tokens 1T"
 

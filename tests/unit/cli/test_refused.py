@@ -100,7 +100,7 @@ def test_a_plan_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Path("plan.json").write_text('{"schema": "shardwise.plan/2", "model": {}}')
     said = run("explain", "plan.json", "h100:8", "--batch", "8x512")
     assert said.code == 2
-    assert "✗ plan.json: a saved plan and not a model" in said.err
+    assert "✗ plan.json is a saved plan and has its own machine" in said.err
 
 
 def test_a_folder_in_place_of_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwise.errors import NoStrategy
 from shardwise.hardware import System, Torus
-from shardwise.hardware.chip import get
 from shardwise.hardware.figure import unit_of
 from shardwise.hardware.scale import PEAKS
 from shardwise.hardware.system import OVERRIDES
@@ -161,9 +159,9 @@ def _hardware(probe: Probe, name: str) -> Sensitivity:
         path = f"peak.{probe.case.job.compute}"
     else:
         path = OVERRIDES[number]
-    value: Any = get(probe.case.system.chip, path)
+    value = probe.case.system.chip.need(path)
     elasticity = _elasticity(probe, (1 - NUDGE, 1 + NUDGE))
-    return _sensitivity(probe, name, unit_of(path) or "", float(value), elasticity)
+    return _sensitivity(probe, name, unit_of(path) or "", value, elasticity)
 
 
 def _workload(probe: Probe, name: str) -> Sensitivity:

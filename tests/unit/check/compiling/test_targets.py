@@ -15,7 +15,9 @@ TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "7x")
 
 def smallest(name: str) -> str:
     chip = find_chip(name)
-    return f"{name}:{legal_slices(chip)[0]}" if chip.ici else f"{name}:8"
+    if chip.ici:
+        return f"{name}:{legal_slices(chip)[0]}"
+    return f"{name}:8" if chip.node or chip.kind != "gpu" else f"{name}:1"
 
 
 @pytest.mark.parametrize("name", chip_names())
