@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.report.style import Block, labelled, quiet, strong
-from shardwise.report.words import percent
+from shardwise.report.words import counted, percent
 from shardwise.train.measure import CpuRates
 
 BUSY = 0.1  # share of the processors, from which other programs are told
@@ -19,7 +19,7 @@ def blocks(measured: CpuRates, saved: str | None) -> Iterator[Block]:
         saved: the file that holds the rates; empty to suggest saving them, None to suggest nothing.
     """
     n_devices = measured.n_devices
-    yield strong(f"This CPU as {n_devices} devices, measured with all of them busy.")
+    yield strong(f"This CPU as {counted(n_devices, 'device')}, measured with all of them busy.")
     yield labelled(_rows(measured))
     if measured.other_load and measured.other_load > BUSY:
         yield (

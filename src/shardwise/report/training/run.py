@@ -100,6 +100,17 @@ def _row(step: str, n_steps: int, cells: Sequence[str]) -> str:
     return text.rstrip()
 
 
+def _loss_change(losses: Sequence[float]) -> str:
+    """The mean losses of the first and the last tenth of the steps: one batch says little."""
+    n_steps = max(1, len(losses) // 10)
+    first = statistics.fmean(losses[:n_steps])
+    last = statistics.fmean(losses[-n_steps:])
+    text = f"the loss went from {first:.4f} to {last:.4f}"
+    if n_steps > 1:
+        text += f" (means of {n_steps:,} steps)"
+    return text
+
+
 def _remaining(seconds: float) -> str:
     """The remaining time in at most five characters: `58s`, `12m`, `3.2h`, `2.1d`."""
     if seconds < MINUTE:
@@ -117,10 +128,7 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
         signal = ""
         if run.ended != "done":
             signal = f" ({run.ended})"
-        yield strong(
-            f"{run.done:,} steps are done{signal}; the loss went from {run.losses[0]:.4f} to "
-            f"{run.losses[-1]:.4f}."
-        )
+        yield strong(f"{run.done:,} steps are done{signal}; {_loss_change(run.losses)}.")
     else:
         yield strong(f"{run.done:,} steps are done already.")
     rows = [("compiled", f"in {duration(run.compile_s)}")]

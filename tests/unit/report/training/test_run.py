@@ -68,3 +68,9 @@ def test_a_bad_step_says_so() -> None:
 
 def test_a_sample_cannot_drive_the_terminal() -> None:
     assert report.printable("def f():\n\x1b[2J\tx") == "def f():\n?[2J\tx"
+
+
+def test_the_change_of_the_loss_is_one_of_means() -> None:
+    assert report._loss_change([3.0, 9.0, 1.0]) == "the loss went from 3.0000 to 1.0000"
+    losses = [4.0, 6.0] + [5.0] * 18 + [1.0, 3.0]
+    assert report._loss_change(losses) == "the loss went from 5.0000 to 2.0000 (means of 2 steps)"
