@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -125,6 +126,6 @@ def _check_vocabulary(plan: Plan, sets: Sequence[TokenSet]) -> None:
 
 
 def _check_log(path: Path) -> None:
-    if path.is_dir():
+    if os.path.isdir(path):  # False for a name that is too long, too
         raise BadFile(f"{path} is a folder; --log names a file.")
     ensure_writable(path.parent, "the log")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def open_tokens(path: str) -> TokenSet:
         BadFile: the folder has no tokens, its data.json cannot be read, or a shard is incomplete.
     """
     folder = Path(path)
-    if not (folder / METADATA_FILE).is_file():
+    if not os.path.isfile(folder / METADATA_FILE):  # False for a name that is too long, too
         raise BadFile(
             f"{folder} has no tokens ({METADATA_FILE} is missing). Make them with: "
             f"shardwise data tokenize TEXT... --out {folder}"

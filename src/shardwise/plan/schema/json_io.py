@@ -46,7 +46,9 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
         if isinstance(document.get(key), list):
             document[key] = [_without_text(row) for row in document[key]]
     workload = document.get("workload")
-    is_serving = isinstance(workload, dict) and workload.get("kind") == "serve"
+    if not isinstance(workload, dict):
+        raise BadFile(f"{name}: $.workload is {workload!r:.40}; it must be an object with a kind.")
+    is_serving = workload.get("kind") == "serve"
     plan_type: type[AnyPlan] = ServingPlan if is_serving else Plan
     try:
         plan = msgspec.convert(document, plan_type)
