@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from shardwise.report.document import document
 from tests.fuzz.plan_edits import Edit, edits
 
 SLOWEST_S = 10.0
+MANY = int(os.environ.get("SHARDWISE_FUZZ", "250"))  # edits of each plan in the oracle
 LEGAL_EXITS = (0, 2, 3, 4, 5)
 MODEL = sw.model("qwen2-0.5b")
 PLANS = {
@@ -97,4 +99,4 @@ def test_damaged_plans_are_refused_in_words(kind: str, tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", PLANS)
 def test_many_damaged_plans_are_refused_in_words(kind: str, tmp_path: Path) -> None:
-    assert failures(kind, 1250, seed=2, folder=tmp_path) == []
+    assert failures(kind, MANY, seed=2, folder=tmp_path) == []
