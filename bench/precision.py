@@ -14,6 +14,7 @@ prints a table, and one JSON document on the last line; a row that does not hold
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import sysconfig
@@ -26,11 +27,12 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from smollm2 import write_model
 
+from shardwise.train.data_order import data_order, read_mixture
+from shardwise.train.recipe import Recipe
+
 STEPS = 50
 RATE = 1e-4
-BETAS = (0.9, 0.95)
-DECAY = 0.1
-CLIP = 1.0
+RECIPE = Recipe(steps=STEPS, rate=RATE, schedule="constant")  # with the defaults of `train`
 MAX_LOSS_ERROR = 0.01
 BATCHES = {"tiny": (8, 64), "smollm2": (4, 128)}
 TINY = {
@@ -94,17 +96,15 @@ def train_torch(folder: Path, name: str) -> list[float]:
     import torch
     from transformers import LlamaForCausalLM
 
-    from shardwise.train.data_order import data_order, read_mixture
-
     n_sequences, length = BATCHES[name]
     model = LlamaForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     vectors = [weight for weight in model.parameters() if weight.ndim == 1]
     groups = [
-        {"params": matrices, "weight_decay": DECAY},
+        {"params": matrices, "weight_decay": RECIPE.decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=1e-8)
+    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=(RECIPE.b1, RECIPE.b2), eps=1e-8)
     sets, weights = read_mixture(str(folder / "tokens"))
     order = data_order(sets, weights, seq=length, batch=n_sequences, seed=0)
     losses = []
@@ -117,7 +117,7 @@ def train_torch(folder: Path, name: str) -> list[float]:
         )
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), RECIPE.clip or math.inf)
         optimizer.step()
         losses.append(loss.item())
     return losses

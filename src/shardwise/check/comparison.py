@@ -190,13 +190,19 @@ def attention_difference(planned: float, compiled: float) -> Difference | None:
     )
 
 
-def missing_roles(rows: Iterable[CheckedCollective]) -> list[str]:
-    """Roles whose planned traffic, summed over kinds of collectives, is missing in the program."""
+def bytes_by_role(rows: Iterable[CheckedCollective]) -> tuple[dict[str, float], dict[str, float]]:
+    """Bytes of collectives by role, summed over their kinds: (planned, compiled)."""
     planned: dict[str, float] = {}
     compiled: dict[str, float] = {}
     for row in rows:
         planned[row.role] = planned.get(row.role, 0.0) + row.planned_bytes
         compiled[row.role] = compiled.get(row.role, 0.0) + row.compiled_bytes
+    return planned, compiled
+
+
+def missing_roles(rows: Iterable[CheckedCollective]) -> list[str]:
+    """Roles whose planned traffic, summed over kinds of collectives, is missing in the program."""
+    planned, compiled = bytes_by_role(rows)
     negligible = NEGLIGIBLE_SHARE * sum(planned.values())
     roles = []
     for role, n_bytes in planned.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from shardwise.check.comparison import ROUNDING_SHARE, missing_roles
+from shardwise.check.comparison import ROUNDING_SHARE, bytes_by_role, missing_roles
 from shardwise.check.verdict import (
     Cause,
     CheckedCollective,
@@ -84,11 +84,7 @@ def _figures(planned: PlannedNumbers, compiled: CompiledNumbers) -> Iterator[Dev
 
 def _traffic(rows: Iterable[CheckedCollective]) -> Iterator[Deviation]:
     """Yield the roles whose traffic, summed over kinds of collectives, is far from the plan's."""
-    planned: dict[str, float] = {}
-    compiled: dict[str, float] = {}
-    for row in rows:
-        planned[row.role] = planned.get(row.role, 0.0) + row.planned_bytes
-        compiled[row.role] = compiled.get(row.role, 0.0) + row.compiled_bytes
+    planned, compiled = bytes_by_role(rows)
     total = sum(planned.values())
     for role, n_bytes in planned.items():
         small = SMALL_SHARES.get(role, SMALL_SHARE) * total

@@ -46,9 +46,8 @@ _JAX_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "fal
 _POLL_S = 0.05  # seconds between two looks at the process
 _LOG_BYTES = 4000  # bytes at the end of the log that a failure quotes
 
-OnStage = Callable[
-    [str, float], None
-]  # called with a stage of `job.STAGES` and seconds since start
+# Called with a stage of `job.STAGES` and the seconds since the start.
+OnStage = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,11 +169,8 @@ class Block:
             start += size
             size = BATCH_CELLS
 
-    def take(self, rows: Num) -> Block:
+    def take(self, rows: Num, chunks: Num = 1) -> Block:
         """A new block of the cells at the indices `rows`, not evaluated yet."""
-        return self._with(rows)
-
-    def _with(self, rows: Num, chunks: Num = 1) -> Block:
         cells = self.cells.take(rows)
         block = Block(self.config, self.job, self.group, cells, self.rates, self.fixed, chunks)
         block.parent = (self, rows)
@@ -212,7 +209,7 @@ class Block:
         """
         rows, chunks = self._chunk_counts(forms[0])
         if len(rows):
-            block = self._with(rows, chunks)
+            block = self.take(rows, chunks)
             block._evaluate_all(forms, best)
             self._merge(block, rows)
 
