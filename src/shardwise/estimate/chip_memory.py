@@ -55,6 +55,11 @@ class Memory:
         return state + self.activations + self.kv_cache + self.other
 
     @property
+    def left(self) -> Num:
+        """Bytes beside the components and the margin; negative if they do not fit."""
+        return self.capacity - self.margin - self.total
+
+    @property
     def fits(self) -> Num:
         """Whether the components and the margin fit in the capacity."""
         return self.total + self.margin <= self.capacity

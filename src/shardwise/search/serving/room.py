@@ -85,7 +85,7 @@ class EngineRoom:
             capacity_bytes(self.system.chip),
             ideal=self.ideal,
         )
-        return float(memory.capacity - memory.margin - memory.total) * self.mesh.n_chips
+        return float(memory.left) * self.mesh.n_chips
 
 
 def rooms(

@@ -147,8 +147,8 @@ class Block:
             layouts = self._layouts(form)
             program, _, shapes = self._microbatch(self._priced(layouts))
             memory = self._memory(layouts, program, shapes)
-            left = memory.capacity - memory.margin - memory.total
-            most = max(most, float(np.where(self._is_legal(form, layouts), left, -np.inf).max()))
+            legal = self._is_legal(form, layouts)
+            most = max(most, float(np.where(legal, memory.left, -np.inf).max()))
         return most
 
     def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
