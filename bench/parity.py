@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 STEPS, BATCH, SEQ, VOCAB, LAYERS = 20, 16, 32, 64, 4
 ALONE = "SHARDWISE_PARITY_ALONE"  # folder of what one device did, for the rows of a run
-FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 PAGE = ROOT / "docs" / "parity_table.md"
 JOB = sw.Train(
     batch=BATCH, seq=SEQ, weights="fp32", compute="fp32", gradients="fp32", moments="fp32"
@@ -201,8 +200,10 @@ def measured(row: Row) -> Found:
 
 def _measured(row: Row) -> Found:
     layout, n = row.layout, row.layout.mesh.n_chips
+    from tests.xla import LEAST_COMPILE_TIME
+
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = f"{FAST} --xla_force_host_platform_device_count={n}"
+    os.environ["XLA_FLAGS"] = f"{LEAST_COMPILE_TIME} --xla_force_host_platform_device_count={n}"
     import jax
     import numpy as np
 

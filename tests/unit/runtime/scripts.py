@@ -17,12 +17,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.xla import LEAST_COMPILE_TIME
 
-# Most of the time of these programs is the compiler's, and they run few steps.
-FLAGS = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    " --xla_llvm_disable_expensive_passes=true"
-)
+FLAGS = f"--xla_force_host_platform_device_count=8 {LEAST_COMPILE_TIME}"
 
 
 def answer(root: Path, script: str, *words: str) -> Any:

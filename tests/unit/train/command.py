@@ -15,10 +15,9 @@ from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
 from shardwise.train.tokenizer import ByteTokenizer
 from tests.conftest import ROOT
+from tests.xla import LEAST_COMPILE_TIME
 
 PATIENCE_S = 300
-# What is compiled here runs a few steps: less of the compiler's work is more.
-FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def environment(*folders: Path) -> dict[str, str]:
@@ -27,7 +26,7 @@ def environment(*folders: Path) -> dict[str, str]:
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip(),
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {LEAST_COMPILE_TIME}".strip(),
     }
 
 
