@@ -7,6 +7,7 @@ process with a traceback that does not say why.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -41,18 +42,29 @@ def watch(client: Any, process: int, n_processes: int) -> None:
         n_processes: number of processes in the run.
     """
     peers = [index for index in range(n_processes) if index != process]
-    arguments = (client, process, peers)
-    threading.Thread(
+    ended = threading.Event()
+    arguments = (client, process, peers, ended)
+    thread = threading.Thread(
         target=_exchange_heartbeats, args=arguments, name="heartbeat", daemon=True
-    ).start()
+    )
+
+    def stop() -> None:
+        ended.set()
+        thread.join(TIMEOUT_S)
+
+    # Python aborts a process whose thread comes back from C++ after the interpreter has gone.
+    atexit.register(stop)
+    thread.start()
 
 
-def _exchange_heartbeats(client: Any, process: int, peers: list[int]) -> None:
+def _exchange_heartbeats(
+    client: Any, process: int, peers: list[int], ended: threading.Event
+) -> None:
     """Count up a number in the key-value store, and check that the peers do so, too."""
     count = 0
     latest = dict.fromkeys(peers, "")
     changed_s = dict.fromkeys(peers, time.monotonic())
-    while True:
+    while not ended.is_set():
         count += 1
         try:
             client.key_value_set(f"{_KEY}/{process}", str(count), allow_overwrite=True)
@@ -68,4 +80,4 @@ def _exchange_heartbeats(client: Any, process: int, peers: list[int]) -> None:
                 changed_s[peer] = clock_s
             elif beat and clock_s - changed_s[peer] > TIMEOUT_S:
                 exit_after_peer(f"process {peer} has sent no heartbeat for {TIMEOUT_S:.0f} s")
-        time.sleep(BEAT_S)
+        ended.wait(BEAT_S)
