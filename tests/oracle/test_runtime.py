@@ -35,7 +35,7 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from shardwise.runtime.blocks.logits import logits
+    from tests.unit.runtime.logits import logits
     from shardwise.runtime.weights.published_weights import load_weights, save_weights
     from shardwise.runtime.weights.safetensors import read_tensors
 

@@ -11,8 +11,6 @@ from shardwise.book.compare import compare
 from shardwise.book.registry import solutions
 from shardwise.errors import UnknownName
 
-__all__ = ["BookResult", "Result", "cases", "document", "find", "plain", "run", "run_all"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -57,11 +55,6 @@ class BookResult:
     def failed(self) -> tuple[str, ...]:
         """Ids of the cases that disagree."""
         return tuple(result.case.id for result in self.results if not result.agrees)
-
-    @property
-    def plain(self) -> tuple[str, ...]:
-        """Ids of the cases that are plain arithmetic on the given numbers."""
-        return tuple(result.case.id for result in self.results if not result.library)
 
 
 def run(case_id: str) -> Result:

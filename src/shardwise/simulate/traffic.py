@@ -153,18 +153,6 @@ def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Ar
     return rng.gamma(shape, 1 / (shape * _positive("rate", rate)), n).cumsum()
 
 
-def on_off(n: int, rate: float, on_s: float, off_s: float, rng: np.random.Generator) -> Array:
-    """Return n Poisson arrival times in windows of `on_s` seconds, with gaps of `off_s` seconds.
-
-    `rate` is the mean over windows and gaps; inside the windows the rate is higher.
-    """
-    import numpy as np
-
-    _positive("on_s", on_s)
-    window_s = poisson(n, rate * (on_s + max(0.0, off_s)) / on_s, rng)
-    return window_s + np.floor(window_s / on_s) * off_s
-
-
 def fixed(n: int, tokens: int) -> Array:
     """Return n equal lengths, in tokens."""
     import numpy as np
@@ -196,12 +184,6 @@ def lognormal(
     variance = np.log1p(_positive("variation", variation) ** 2)
     lengths = rng.lognormal(np.log(_positive("mean", mean)) - variance / 2, np.sqrt(variance), n)
     return np.clip(np.rint(lengths), 1, maximum).astype(np.int64)
-
-
-def resample(n: int, recorded: Traffic, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Sample n recorded requests with replacement; return their prompt and output lengths."""
-    rows = rng.integers(0, len(recorded), n)
-    return recorded.prompt[rows], recorded.output[rows]
 
 
 def _positive(name: str, value: float) -> float:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.blocks.logits import logits
+from tests.unit.runtime.logits import logits
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles

@@ -13,7 +13,7 @@ import pytest
 
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import ClampedGlu, Routing
-from shardwise.runtime.blocks.logits import logits
+from tests.unit.runtime.logits import logits
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.weights.descriptions import describe, map_infos
