@@ -17,7 +17,6 @@ class Result:
     """This package's answer to one case, compared with the expected one.
 
     Args:
-        case: the problem.
         formula: the computation in the book's notation.
         answer: this package's answer, with the structure of `case.expected`.
         agrees: whether every value is within `case.tolerance_rel`.

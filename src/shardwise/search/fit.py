@@ -32,7 +32,7 @@ class Fit:
     Args:
         system: name of the machine, e.g. `v5e:4x4`.
         hbm_bytes: HBM of all chips of the machine.
-        held: component of the state -> its bytes on the whole machine: "weights", and "gradients"
+        state: component of the state -> its bytes on the whole machine: "weights", and "gradients"
             and "optimizer" in training or "kv_cache" in serving.
         fits: whether a plan of the job fits.
         left_bytes: bytes that the roomiest plan leaves on all chips, beside activations, copies and
@@ -45,7 +45,7 @@ class Fit:
     system: str
     n_chips: int
     hbm_bytes: float
-    held: dict[str, float]
+    state: dict[str, float]
     fits: bool
     left_bytes: float
     sequences: int | None = None
@@ -53,9 +53,9 @@ class Fit:
     batch: int | None = None
 
     @property
-    def held_bytes(self) -> float:
+    def state_bytes(self) -> float:
         """Bytes of the whole state."""
-        return sum(self.held.values())
+        return sum(self.state.values())
 
 
 def fit(model: ModelConfig, chip: Chip, job: Train | Serve, *, ideal: bool = False) -> Fit:
@@ -109,7 +109,7 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve, *, ideal: boo
             system=system.name,
             n_chips=system.n_chips,
             hbm_bytes=hbm_bytes,
-            held=state,
+            state=state,
             fits=left_a_chip >= 0,
             left_bytes=min(left_bytes, left_a_chip * system.n_chips),
             batch=batch,
@@ -125,7 +125,7 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve, *, ideal: boo
         system=system.name,
         n_chips=system.n_chips,
         hbm_bytes=hbm_bytes,
-        held=state,
+        state=state,
         fits=holder is not None and holder.holds(job.batch),
         left_bytes=left_bytes,
         sequences=roomiest.sequences if roomiest else 0,

@@ -143,7 +143,6 @@ def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Ar
     """Return arrival times in seconds whose intervals are gamma-distributed.
 
     Args:
-        n: number of arrivals.
         rate: mean arrivals per second.
         variation: standard deviation of the intervals divided by their mean. 1 gives a Poisson
             process, values above 1 bursts.
@@ -173,7 +172,6 @@ def lognormal(
     """Return log-normally distributed lengths, rounded and clipped to [1, `maximum`].
 
     Args:
-        n: number of lengths.
         mean: mean tokens, before clipping.
         variation: standard deviation divided by the mean.
         rng: random generator.

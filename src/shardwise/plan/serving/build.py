@@ -134,7 +134,7 @@ def search_request(
     raise_all(NotDivisible, problems(model, system, choices))
     return rank.Request(
         config=model,
-        where=machine_or_chip,
+        hardware=machine_or_chip,
         jobs=jobs,
         fixed=choices,
         peak=peak,
@@ -184,8 +184,8 @@ def _record_plan(request: rank.Request, ranking: rank.Ranking) -> serving.Servin
             mesh=mesh_of(server),
             precision={"weights": job.weights, "kv": job.kv, "compute": job.compute},
             servers=_planned_engines(server),
-            prefill=_planned_engines(chosen.reader) if chosen.reader else None,
-            disaggregated=chosen.reader is not None,
+            prefill=_planned_engines(chosen.prefill_server) if chosen.prefill_server else None,
+            disaggregated=chosen.prefill_server is not None,
             n_chips=chosen.chips,
             searched="machine" if request.machine_is_given else "chip",
             rule=ranking.rule,
@@ -204,7 +204,7 @@ def _operations(chosen: Candidate) -> tuple[Operation, ...]:
     """The operations of a decoding pass and of a prefill pass."""
     job = chosen.job
     decode_engine = chosen.server.ideal
-    prefill_engine = (chosen.reader or chosen.server).ideal
+    prefill_engine = (chosen.prefill_server or chosen.server).ideal
     n_sequences = in_flight(decode_engine, chosen.batch)
     decode_pass = decode_load(n_sequences, job.mean_context, 1 + job.drafted)
     n_cached = job.prompt_tokens - job.fresh_tokens
@@ -235,9 +235,9 @@ def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
     server = other.server
     prefill_mesh = None
     n_prefill = 0
-    if other.reader:
-        prefill_mesh = mesh_of(other.reader)
-        n_prefill = other.reader.count
+    if other.prefill_server:
+        prefill_mesh = mesh_of(other.prefill_server)
+        n_prefill = other.prefill_server.count
     return serving.ServingPoint(
         hardware=server.system.name,
         mesh=mesh_of(server),

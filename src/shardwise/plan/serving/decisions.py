@@ -167,7 +167,7 @@ def _prefill_engines(chosen: Candidate, plan: ServingPlan) -> Iterator[Decision]
     at_mfu = prefill.at_mfu
     if prefill.servers is None or at_mfu.servers is None:
         return
-    n_engines = chosen.reader.count if chosen.reader else None
+    n_engines = chosen.prefill_server.count if chosen.prefill_server else None
     yield PrefillEngines(
         **comparison("prompts", prefill.servers, 1.0, "engines", n_engines),
         step_s=prefill.step_s.expected,

@@ -112,7 +112,6 @@ class ServingExplanation:
         changes: the plan's numbers, then those of each change. If there are separate prefill
             engines, both are for the decode engines alone.
         path: the decisions in the order of the book.
-        why: the reasons of the plan.
         what_if: the plan on a changed machine, if one was asked for.
     """
 
@@ -244,7 +243,11 @@ def _what_if(chosen: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
     )
     job = replace(chosen.job, batch=chosen.batch * mesh.data)
     request = Request(
-        config=server.config, where=system, jobs=[job], peak=server.rates.ideal, disaggregate=False
+        config=server.config,
+        hardware=system,
+        jobs=[job],
+        peak=server.rates.ideal,
+        disaggregate=False,
     )
     best = None
     with contextlib.suppress(ShardwiseError):

@@ -39,7 +39,6 @@ def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
     """What can bound a pass -> its seconds: weights, kv, flops, network and software.
 
     Args:
-        time: the time of the pass.
         compute_bound: whether FLOPs bound the matmuls; otherwise reading weights does.
     """
     seconds = {

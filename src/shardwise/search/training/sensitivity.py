@@ -8,7 +8,7 @@ communication or by the chip, another strategy becomes faster, or the memory no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import NoStrategy

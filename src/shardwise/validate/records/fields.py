@@ -19,7 +19,6 @@ class JsonReader:
     """Type-checked reader of a JSON object. A field that is null counts as missing.
 
     Args:
-        data: The JSON object.
         path: Path of this object in the record, for error messages; "" for the record itself.
     """
 

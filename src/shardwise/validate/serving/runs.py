@@ -44,8 +44,6 @@ class ServeRun:
         tier: "core", or "extra" for repeats, tiny models and under-specified records.
         date: Date of publication, as the record states it.
         framework: Name and version of the serving engine, as published.
-        config: The model.
-        system: The machine.
         mesh: Mesh of all chips, see `meshes.Sharding`.
         expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
         weights: Dtype of the weights.

@@ -65,7 +65,6 @@ class ServeErrors:
     Args:
         name: Source, or kind of the metrics.
         metric: Name of the metric; "" for all metrics of a kind.
-        n: Number of predictions.
         median_abs_err, mean_abs_err, p90_abs_err: Statistics of the absolute errors.
         bias: Median error with its sign; above 0, predictions are too slow.
         interval_coverage: Share of the measured values that are between `lower` and `upper`.

@@ -53,9 +53,7 @@ class Run:
         graphs: Whether the whole step is one CUDA graph, so that the host launches no kernels.
         compiled: Whether torch.compile fuses element-wise operations.
         dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if unknown.
-        system: The machine.
         job: Batch, sequence length and dtypes.
-        layout: The layout of the job.
         measured_step_s: Seconds of one step.
         measured_from: Name of the published value that the seconds follow from.
         memory_bytes: Published peak memory per chip, or None.

@@ -26,7 +26,6 @@ class Errors:
 
     Args:
         source: name of the source.
-        n: number of rows.
         median_abs_err, mean_abs_err, p90_abs_err: statistics of the absolute errors.
         bias: median error with its sign.
         peers: other predictor -> its median absolute error, on the rows that it predicts.
@@ -156,7 +155,6 @@ class JobLayout:
     Args:
         key: text of group, date, model, number of chips, batch and precision. The date is included
             since software changes.
-        layout: the layout of the row.
     """
 
     key: str
