@@ -38,7 +38,7 @@ class JsonReader:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not an object.")
+            raise self._wrong(name, "not an object")
         return JsonReader(value, self._path_of(name))
 
     def has(self, name: str) -> bool:
@@ -68,12 +68,9 @@ class JsonReader:
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise BadFile(
-                f"wrong value: {self._path_of(name)} is {_short(value)}, not a whole number."
-            )
+            raise self._wrong(name, "not a whole number")
         if not minimum <= value <= MAX_INTEGER:
-            bounds = f"from {minimum} to {MAX_INTEGER:,}"
-            raise BadFile(f"wrong value: {self._path_of(name)} {_short(value)} is not {bounds}.")
+            raise self._outside(name, value, f"from {minimum} to {MAX_INTEGER:,}")
         return value
 
     def optional_number(self, name: str) -> float | None:
@@ -86,11 +83,9 @@ class JsonReader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not a number.")
+            raise self._wrong(name, "not a number")
         if not MIN_NUMBER <= value <= MAX_NUMBER:
-            raise BadFile(
-                f"wrong value: {self._path_of(name)} {_short(value)} is not a number above 0."
-            )
+            raise self._outside(name, value, "a number above 0")
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -105,7 +100,7 @@ class JsonReader:
                 raise BadFile(f"not stated: {self._path_of(name)}.")
             return default
         if not isinstance(value, str):
-            raise BadFile(f"wrong value: {self._path_of(name)} is {_short(value)}, not text.")
+            raise self._wrong(name, "not text")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -118,9 +113,7 @@ class JsonReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise BadFile(
-                f"wrong value: {self._path_of(name)} is {_short(value)}, not true or false."
-            )
+            raise self._wrong(name, "not true or false")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -133,10 +126,17 @@ class JsonReader:
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise BadFile(
-                f"wrong value: {self._path_of(name)} is {_short(value)}, not a list of texts."
-            )
+            raise self._wrong(name, "not a list of texts")
         return tuple(value)
+
+    def _wrong(self, name: str, wanted: str) -> BadFile:
+        """The error that a field has another kind of value."""
+        value = _short(self.data[name])
+        return BadFile(f"wrong value: {self._path_of(name)} is {value}, {wanted}.")
+
+    def _outside(self, name: str, value: float, bounds: str) -> BadFile:
+        """The error that a number is out of its bounds."""
+        return BadFile(f"wrong value: {self._path_of(name)} {_short(value)} is not {bounds}.")
 
     def _path_of(self, name: str) -> str:
         """Path of a field in the record, for error messages."""

@@ -5,8 +5,6 @@ Settings that a source states once for many records are in `data/serving_stated.
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadFile, ShardwiseError, nearest
+from shardwise.errors import BadFile, nearest
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate.records.fields import JsonReader
-from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
@@ -121,15 +119,11 @@ def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
         record: A JSON object, with dimensions or the name of a bundled model in `model`.
         position: Index in the file, which serves as the id of a record without one.
     """
-    try:
-        if not isinstance(record, dict):
-            raise BadFile("broken record: it is not an object.")
-        return _to_run(JsonReader(_with_settings(record)))
-    except ShardwiseError as error:
-        return skipped(record, position, error)
+    return read_record(record, position, _to_run)
 
 
-def _to_run(record: JsonReader) -> ServeRun:
+def _to_run(data: dict[str, Any]) -> ServeRun:
+    record = JsonReader(_with_settings(data))
     name = record.text("id")
     system, system_assumed = system_of(record.section("hardware"))
     requests, requests_assumed = _requests(record)
@@ -244,13 +238,13 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
     record = dict(record)
     model = record.get("model")
     if isinstance(model, str):
-        models = _bundled("serving_models.json")
+        models = bundled("serving_models.json")
         if model not in models:
             raise BadFile(f'unknown model: "{model}" is not bundled. {nearest(model, models)}')
         record["model"] = models[model]
     name = record.get("id")
     date = record.get("date")
-    for entry in _bundled("serving_stated.json"):
+    for entry in bundled("serving_stated.json"):
         if not (isinstance(name, str) and fnmatchcase(name, entry["match"])):
             continue
         if not isinstance(date, str) or date < entry.get("since", ""):
@@ -264,8 +258,3 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
                 own_values = {key: value for key, value in own_values.items() if value is not None}
                 record[section] = values | own_values
     return record
-
-
-@functools.cache
-def _bundled(name: str) -> Any:
-    return json.loads((DATA / name).read_text("utf-8"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadFile, ShardwiseError
+from shardwise.errors import BadFile
 from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import JsonReader
-from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
@@ -124,17 +122,13 @@ def read(record: object, position: int = 0) -> Run | SkippedRecord:
         record: A JSON object.
         position: Index in the file, which serves as the id of a record without one.
     """
-    try:
-        if not isinstance(record, dict):
-            raise BadFile("broken record: it is not an object.")
-        if is_vtrain(record):
-            record = as_record(record)
-        return _to_run(JsonReader(_with_settings(record)))
-    except ShardwiseError as error:
-        return skipped(record, position, error)
+    return read_record(record, position, _to_run)
 
 
-def _to_run(record: JsonReader) -> Run:
+def _to_run(data: dict[str, Any]) -> Run:
+    if is_vtrain(data):
+        data = as_record(data)
+    record = JsonReader(_with_settings(data))
     name = record.text("id")
     model = record.section("model")
     overlap = record.section("overlap")
@@ -204,7 +198,7 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
     name = record.get("id")
     if not isinstance(name, str):
         return record
-    for entry in _bundled_settings():
+    for entry in bundled("stated.json"):
         if not fnmatchcase(name, entry["match"]):
             continue
         record = {key: value for key, value in record.items() if value is not None}
@@ -219,9 +213,3 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
             if section in entry:
                 record[section] = (record.get(section) or {}) | entry[section]
     return record
-
-
-@functools.cache
-def _bundled_settings() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads((DATA / "stated.json").read_text("utf-8"))
-    return entries

@@ -150,7 +150,7 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLayout:
-    """JobLayout and layout of a row. Rows whose jobs have equal keys differ in their layout only.
+    """Job and layout of a row. Rows whose jobs have equal keys differ in their layout only.
 
     Args:
         key: text of group, date, model, number of chips, batch and precision. The date is included
