@@ -6,7 +6,7 @@ Level 1: imports errors and units only.
 """
 
 from shardwise.hardware.catalog import catalog_chip, chip_names, find_chip
-from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut
+from shardwise.hardware.chip import MARKETS, Chip
 from shardwise.hardware.difference import Difference, diff
 from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
@@ -21,9 +21,6 @@ __all__ = [
     "Difference",
     "FatTree",
     "Figure",
-    "Ici",
-    "Node",
-    "ScaleOut",
     "Shape",
     "Switched",
     "System",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from shardwise import units
 from shardwise.errors import DoesNotFit
 from shardwise.estimate.chip_memory import capacity_bytes
-from shardwise.estimate.training.optimizer import state_bytes as optimizer_state_bytes
+from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
 from shardwise.search.machines import machines_of
@@ -137,10 +137,7 @@ def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
     """Component of a job's state -> its bytes on the whole machine."""
     params = count.parameters(model).total
     if isinstance(job, Train):
-        return {
-            "weights": params * job.weight_bytes,
-            "gradients": params * units.bytes_per_element(job.gradients),
-            "optimizer": params * optimizer_state_bytes(model, job),
-        }
+        components = bytes_per_parameter(model, job)
+        return {name: params * n_bytes for name, n_bytes in components.items()}
     kv_bytes = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
     return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv_bytes)}

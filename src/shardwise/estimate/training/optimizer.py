@@ -1,10 +1,11 @@
-"""Bytes of optimizer state, and FLOPs of the update, by kind of parameter."""
+"""Bytes of the training state, and FLOPs of the update, by kind of parameter."""
 
 from __future__ import annotations
 
 import functools
 import math
 
+from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.models import ModelConfig
 from shardwise.models.weights import Weight, model_weights
@@ -54,6 +55,15 @@ def state_bytes(config: ModelConfig, job: Train) -> float:
         n_bytes += count * weight.size * job.optimizer_bytes_of(parameter_kind(weight))
         n_parameters += count * weight.size
     return n_bytes / n_parameters
+
+
+def bytes_per_parameter(config: ModelConfig, job: Train) -> dict[str, float]:
+    """Component of the training state -> its mean bytes per parameter of a model."""
+    return {
+        "weights": job.weight_bytes,
+        "gradients": units.bytes_per_element(job.gradients),
+        "optimizer": state_bytes(config, job),
+    }
 
 
 @functools.lru_cache(maxsize=64)

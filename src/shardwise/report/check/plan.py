@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
+from shardwise.check.serving import ServingVerdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 
@@ -18,6 +19,7 @@ QUANTITIES: dict[str, Callable[[float], str]] = {
     "FLOPs": lambda value: units.show_rate(value, "FLOP"),
 }
 FIX_HINT = "type  --fix to search for a plan that fits; --save FILE saves it"
+SERVING_HINT = "plan again with a smaller --batch or --context, or with --dtype int8"
 COMMAND_WIDTH = 74  # width in characters of a command that is printed to be copied
 
 
@@ -49,6 +51,12 @@ def blocks(verdict: Verdict, remedy: str = FIX_HINT) -> Iterator[Block]:
     if verdict.proposals:
         yield from _proposals(verdict.proposals)
     yield quiet(_hint(verdict, remedy))
+
+
+def serving_blocks(verdict: ServingVerdict) -> Iterator[Block]:
+    """The verdicts on the decode step and on the prefill step of a serving plan."""
+    yield from blocks(verdict.decode, SERVING_HINT)
+    yield from blocks(verdict.prefill, SERVING_HINT)
 
 
 def _headline(verdict: Verdict) -> str:
