@@ -9,6 +9,7 @@ from shardwise import units
 from shardwise.check.serving import ServingVerdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
+from shardwise.report.words import listed
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
 MAX_ARRAYS = 6  # rows of the table of arrays at the memory peak
@@ -83,20 +84,14 @@ def _headline(verdict: Verdict) -> str:
         answers.append("takes no longer than planned")
     else:
         answers.append("takes longer than planned")
-    text = f"{plan} {_joined(answers)}"
+    text = f"{plan} {listed(answers)}"
     if unchecked:
-        text += f"; {_joined(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
+        text += f"; {listed(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
     words = {"proved": "Proved", "holds": "Holds"}
     word = words.get(verdict.verdict, "Not proved")
     if word == "Proved" and unchecked:
         word = "Compiled"
     return f"{word} by {compiler}: {text}."
-
-
-def _joined(texts: list[str]) -> str:
-    """A list in words: `fits, sends and takes`."""
-    *before, last = texts
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _deviations(verdict: Verdict) -> Iterator[tuple[str, str]]:
