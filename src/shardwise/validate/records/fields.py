@@ -18,6 +18,9 @@ MAX_SHOWN = 40  # most characters of a value that an error message shows
 class JsonReader:
     """Type-checked reader of a JSON object. A field that is null counts as missing.
 
+    Its methods raise BadFile for a value of another kind, and for a field that is missing and has no
+    default.
+
     Args:
         path: Path of this object in the record, for error messages; "" for the record itself.
     """
@@ -29,11 +32,7 @@ class JsonReader:
         self.path = path
 
     def section(self, name: str) -> JsonReader:
-        """Return a reader of the nested object `name`, or of an empty object if it is missing.
-
-        Raises:
-            BadFile: the value is not an object.
-        """
+        """Return a reader of the nested object `name`, or of an empty object if it is missing."""
         value = self.data.get(name)
         if value is None:
             value = {}
@@ -46,22 +45,14 @@ class JsonReader:
         return self.data.get(name) is not None
 
     def integer(self, name: str, minimum: int = 1) -> int:
-        """Return an integer of at least `minimum`.
-
-        Raises:
-            BadFile: the field is missing or has another value.
-        """
+        """Return an integer of at least `minimum`."""
         value = self.optional_integer(name, minimum)
         if value is None:
             raise BadFile(f"not stated: {self._path_of(name)}.")
         return value
 
     def optional_integer(self, name: str, minimum: int = 1) -> int | None:
-        """Return an integer of at least `minimum`, or None if the field is missing.
-
-        Raises:
-            BadFile: the field has another value.
-        """
+        """Return an integer of at least `minimum`, or None if the field is missing."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -74,11 +65,7 @@ class JsonReader:
         return value
 
     def optional_number(self, name: str) -> float | None:
-        """Return a positive number, or None if the field is missing.
-
-        Raises:
-            BadFile: the field has another value.
-        """
+        """Return a positive number, or None if the field is missing."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -89,11 +76,7 @@ class JsonReader:
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a string, or `default` if the field is missing.
-
-        Raises:
-            BadFile: the field has another value, or is missing and there is no default.
-        """
+        """Return a string, or `default` if the field is missing."""
         value = self.data.get(name)
         if value is None:
             if default is None:
@@ -104,11 +87,7 @@ class JsonReader:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a boolean, or `default` if the field is missing.
-
-        Raises:
-            BadFile: the field has another value.
-        """
+        """Return a boolean, or `default` if the field is missing."""
         value = self.data.get(name)
         if value is None:
             return default
@@ -117,11 +96,7 @@ class JsonReader:
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings, empty if the field is missing.
-
-        Raises:
-            BadFile: the field has another value.
-        """
+        """Return a list of strings, empty if the field is missing."""
         value = self.data.get(name)
         if value is None:
             return ()
