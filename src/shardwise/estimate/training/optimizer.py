@@ -8,6 +8,7 @@ import math
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.models import ModelConfig
+from shardwise.models.count import parameters
 from shardwise.models.weights import Weight, model_weights
 from shardwise.workload import Train
 
@@ -50,11 +51,9 @@ def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num
 def state_bytes(config: ModelConfig, job: Train) -> float:
     """Mean bytes of optimizer state per parameter over all parameters of a model."""
     n_bytes = 0.0
-    n_parameters = 0
     for weight, count in model_weights(config):
         n_bytes += count * weight.size * job.optimizer_bytes_of(parameter_kind(weight))
-        n_parameters += count * weight.size
-    return n_bytes / n_parameters
+    return n_bytes / parameters(config).total
 
 
 def bytes_per_parameter(config: ModelConfig, job: Train) -> dict[str, float]:
