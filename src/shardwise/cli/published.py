@@ -14,10 +14,10 @@ from shardwise.validate.training.score import Errors
 
 MAX_REASONS = 6  # the most frequent ones are listed
 
-PublishedRun = TypeVar("PublishedRun", Run | SkippedRecord, ServeRun | SkippedRecord)
+PublishedOrSkipped = TypeVar("PublishedOrSkipped", Run | SkippedRecord, ServeRun | SkippedRecord)
 
 
-def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
+def from_source(runs: list[PublishedOrSkipped], source: str) -> list[PublishedOrSkipped]:
     """The runs whose source contains the word `source`, in any case; all runs if it is empty.
 
     Raises:

@@ -18,7 +18,7 @@ MAX_SHOWN = 40  # most characters of a value that an error message shows
 class JsonReader:
     """Type-checked reader of a JSON object. A field that is null counts as missing.
 
-    Its methods raise BadFile for a value of another kind, and for a missing field without a default.
+    Its methods raise BadFile for a value of another kind, and for a required field that is missing.
 
     Args:
         path: Path of this object in the record, for error messages; "" for the record itself.

@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from shardwise import units
 from shardwise.errors import BadFile, ShardwiseError
+from shardwise.validate.records.runs import PublishedRun
 
 DATA = Path(__file__).parents[1] / "data"
 MAX_FILE_BYTES = 256 * units.MiB
@@ -38,16 +39,7 @@ class SkippedRecord:
         return self.reason.partition(":")[0]
 
 
-class NamedRun(Protocol):
-    """A run of training or of serving, with the name and the source of its record."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-def skipped_run(run: NamedRun, reason: str) -> SkippedRecord:
+def skipped_run(run: PublishedRun, reason: str) -> SkippedRecord:
     """The record of a run that was read but cannot be predicted."""
     return SkippedRecord(id=run.id, source=run.source, reason=reason)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile, nearest
-from shardwise.hardware import System
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate.records.fields import JsonReader
 from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
+from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import sharding_of
@@ -29,18 +29,10 @@ MEAN_LENGTH_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeRun:
+class ServeRun(PublishedRun):
     """A published measurement of serving.
 
     Args:
-        id: Id of the record.
-        source: Repository, paper or URL that published it.
-        group: Common name of all records of one source, model and chip. Constants are fitted on all
-            records of a group or on none.
-        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
-            known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified records.
-        date: Date of publication, as the record states it.
         framework: Name and version of the serving engine, as published.
         mesh: Mesh of all chips, see `meshes.Sharding`.
         expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
@@ -59,20 +51,8 @@ class ServeRun:
             the prompts of a batch). Rates are `tokens_per_s` (output tokens, whole machine),
             `total_tokens_per_s` (prompt and output tokens) and `tokens_per_s_per_user`.
             `memory_bytes` is the memory per chip.
-        assumed: Item that the source leaves open -> the assumption.
-        flags: Known inconsistencies of the record.
-        notes: Remarks of the record.
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
-    date: str
-    framework: str
-    config: ModelConfig
-    system: System
     mesh: Mesh
     expert_tensor: int | None = None
     weights: str
@@ -85,9 +65,6 @@ class ServeRun:
     prompt_tokens: int
     output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
-    assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    flags: tuple[str, ...] = ()
-    notes: str = ""
 
     @property
     def saturated(self) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
-from shardwise.hardware import System
-from shardwise.models.model import ModelConfig
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import JsonReader
 from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
+from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
 from shardwise.validate.training.layouts import dispatcher_of, layout_of
@@ -28,18 +27,10 @@ BUNDLED = ("published.json", "vtrain.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(PublishedRun):
     """A published measurement of training.
 
     Args:
-        id: Id of the record.
-        source: Repository, paper or URL that published it.
-        group: Common name of all records of one source, model and chip. Constants are fitted on all
-            records of a group or on none.
-        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
-            known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified records.
-        date: Date of publication, as the record states it.
         task: "pretrain", "sft" (fine-tuning) or "lora" (frozen weights have no gradients).
         framework: "megatron", "deepspeed", "fsdp" or "jax".
         precision: Name of the precision in the record, such as "fp8-delayed" or "mxfp8".
@@ -55,22 +46,11 @@ class Run:
         measured_step_s: Seconds of one step.
         measured_from: Name of the published value that the seconds follow from.
         memory_bytes: Published peak memory per chip, or None.
-        assumed: Item that the source leaves open -> the assumption.
         peers: Other predictor -> the seconds of a step that it predicts.
-        flags: Known inconsistencies of the record.
-        notes: Remarks of the record.
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
-    date: str
     task: str
-    framework: str
     precision: str
-    config: ModelConfig
     mtp_layers: int = 0
     capacity_factor: float | None = None
     packed: bool = False
@@ -78,16 +58,12 @@ class Run:
     graphs: bool = False
     compiled: bool = False
     dispatcher: str = ""
-    system: System
     job: Train
     layout: Layout
     measured_step_s: float
     measured_from: str
     memory_bytes: float | None = None
-    assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
     peers: Mapping[str, float] = field(default_factory=dict, hash=False)
-    flags: tuple[str, ...] = ()
-    notes: str = ""
 
     @property
     def tokens_per_s_per_chip(self) -> float:
