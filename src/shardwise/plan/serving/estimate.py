@@ -7,9 +7,8 @@ from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
-from shardwise.plan.machine import memory_bytes
+from shardwise.plan.machine import memory_bytes, rates_used
 from shardwise.plan.schema import serving
-from shardwise.plan.schema.common import RatesUsed
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
@@ -26,7 +25,6 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     """Make the estimate of a plan from the deployment that the search chose."""
     server = chosen.server
     job = chosen.job
-    shares = server.rates.efficiency
     requests_per_s = None
     most_requests_per_s = None
     utilisation = 1.0
@@ -57,9 +55,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         usd_per_hour=chosen.chips * price if price else None,
         memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
         prefill_memory_bytes_per_chip=prefill_memory,
-        rates=RatesUsed(
-            name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
-        ),
+        rates=rates_used(server.rates.efficiency),
     )
 
 
