@@ -163,6 +163,17 @@ class ModelConfig:
         return tuple((mamba, n) for mamba, n in layers if mamba)
 
     @property
+    def ffns(self) -> tuple[tuple[Mlp | Moe, int], ...]:
+        """The feed-forward block of each layer group that has one, with its number of layers."""
+        layers = [(group.layer.ffn, group.count) for group in self.groups]
+        return tuple((ffn, n) for ffn, n in layers if ffn)
+
+    @property
+    def moes(self) -> tuple[tuple[Moe, int], ...]:
+        """The feed-forward block of each layer group that routes tokens, with its layers."""
+        return tuple((ffn, n) for ffn, n in self.ffns if isinstance(ffn, Moe))
+
+    @property
     def main_attention(self) -> Attention | None:
         """The most common attention block; None in a model without attention."""
         attention, _ = max(self.attentions, key=itemgetter(1), default=(None, 0))
@@ -171,7 +182,7 @@ class ModelConfig:
     @property
     def main_ffn(self) -> Mlp | Moe | None:
         """The most common feed-forward block; None in a model without one."""
-        ffn, _ = max(self._ffns, key=itemgetter(1), default=(None, 0))
+        ffn, _ = max(self.ffns, key=itemgetter(1), default=(None, 0))
         return ffn
 
     @property
@@ -202,14 +213,8 @@ class ModelConfig:
     @property
     def moe(self) -> Moe | None:
         """The most common routed feed-forward block; None in a dense model."""
-        routed = [(ffn, n) for ffn, n in self._ffns if isinstance(ffn, Moe)]
-        moe, _ = max(routed, key=itemgetter(1), default=(None, 0))
+        moe, _ = max(self.moes, key=itemgetter(1), default=(None, 0))
         return moe
-
-    @property
-    def _ffns(self) -> list[tuple[Mlp | Moe, int]]:
-        """The feed-forward block of each layer group that has one, with its number of layers."""
-        return [(group.layer.ffn, group.count) for group in self.groups if group.layer.ffn]
 
     @property
     def is_moe(self) -> bool:

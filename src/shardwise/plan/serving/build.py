@@ -233,11 +233,6 @@ def _planned_engines(server: Server) -> serving.PlannedEngines:
 
 def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
     server = other.server
-    prefill_mesh = None
-    n_prefill = 0
-    if other.prefill_server:
-        prefill_mesh = mesh_of(other.prefill_server)
-        n_prefill = other.prefill_server.count
     return serving.ServingPoint(
         hardware=server.system.name,
         mesh=mesh_of(server),
@@ -247,8 +242,8 @@ def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
         dtype=other.job.weights,
         batch=other.batch,
         engines=server.count,
-        prefill_mesh=prefill_mesh,
-        prefill_engines=n_prefill,
+        prefill_mesh=mesh_of(other.prefill_server) if other.prefill_server else None,
+        prefill_engines=other.n_prefill,
         n_chips=other.chips,
         tpot_s=other.tpot_s,
         ttft_s=other.ttft_s,

@@ -29,7 +29,6 @@ from shardwise.plan.serving.time_parts import (
     usual_compute,
 )
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.legal import batch_unit
 from shardwise.search.serving.rank import Request, rank
 
 N_BATCHES = 6  # batches in the table, besides the plan's and the largest that fits
@@ -194,7 +193,7 @@ def at_batch(chosen: Candidate, batch: int) -> AtBatch:
 def _table_batches(chosen: Candidate) -> list[int]:
     """Batches for the table, in equal factors up to the largest that fits, with the plan's."""
     server = chosen.server
-    fewest = int(batch_unit(server.config, server.layout, server.layout.sizes))
+    fewest = server.batch_unit
     factor = MIN_FACTOR
     while fewest * factor ** (N_BATCHES - 1) < server.max_batch:
         factor *= 2

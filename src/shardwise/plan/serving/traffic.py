@@ -158,10 +158,11 @@ def simulated_pools(
     if trace is not None:
         max_context = int((trace.prompt + trace.output).max())
     prefill_server = chosen.prefill_server
-    n_prefill = prefill_server.count if prefill_server else 0
     max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
     max_engines = min(max_engines, MAX_SEQUENCES // max(chosen.batch, 1) or 1)
-    n_decode, n_prefill, share = engines_to_simulate(chosen.server.count, n_prefill, max_engines)
+    n_decode, n_prefill, share = engines_to_simulate(
+        chosen.server.count, chosen.n_prefill, max_engines
+    )
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None
     if prefill_server:
@@ -347,7 +348,7 @@ def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
     if not chosen.prefill_server:
         return decode_rate
     prefill_rate, _ = prefill_only(chosen.prefill_server.engine, job, 1.0)
-    return min(decode_rate, chosen.prefill_server.count * float(prefill_rate))
+    return min(decode_rate, chosen.n_prefill * float(prefill_rate))
 
 
 def _delayed(spread: Spread, seconds: float) -> Spread:

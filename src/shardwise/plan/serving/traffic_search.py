@@ -21,7 +21,7 @@ from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.deployments import MAX_LOAD
-from shardwise.search.serving.legal import BATCH_GRID, batch_unit
+from shardwise.search.serving.legal import BATCH_GRID
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout
@@ -281,7 +281,7 @@ class _TrafficSearch:
 
 def _counts(candidate: Candidate) -> tuple[int, int]:
     """(number of decode engines, number of separate prefill engines)."""
-    return candidate.server.count, candidate.prefill_server.count if candidate.prefill_server else 0
+    return candidate.server.count, candidate.n_prefill
 
 
 def _engines_to_add(n_engines: int, n_growths: int) -> int:
@@ -289,14 +289,9 @@ def _engines_to_add(n_engines: int, n_growths: int) -> int:
     return max(1, round(GROWTH_SHARE * n_growths * n_engines))
 
 
-def _batch_unit(server: Server) -> int:
-    """Number of sequences that every batch of an engine is a multiple of."""
-    return int(batch_unit(server.config, server.layout, server.layout.sizes))
-
-
 def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
     """The largest batch that the simulated scheduler allows, at most the candidate's."""
-    unit = _batch_unit(candidate.server)
+    unit = candidate.server.batch_unit
     return min(candidate.batch, max(unit, traffic.max_sequences // unit * unit))
 
 
@@ -328,7 +323,7 @@ def _smallest_batch(server: Server, rate: float, *, prefills: bool) -> int:
     """The smallest batch that serves the rate; the largest that fits if none does."""
     import numpy as np
 
-    unit = _batch_unit(server)
+    unit = server.batch_unit
     batches = np.array(BATCH_GRID) * unit
     batches = batches[batches <= max(unit, server.max_batch)]
     steady_state = colocated if prefills else decode_only

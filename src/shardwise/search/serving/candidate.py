@@ -66,18 +66,22 @@ class Server:
         return self.layout.n_chips
 
     @property
+    def batch_unit(self) -> int:
+        """Number of sequences that every batch of an engine is a multiple of."""
+        return int(batch_unit(self.config, self.layout, self.layout.sizes))
+
+    @property
     def max_batch(self) -> int:
         """The most sequences of full context length that fit in one engine.
 
         Rounded down to a multiple of `batch_unit`.
         """
         layout = self.layout
-        unit = int(batch_unit(self.config, layout, layout.sizes))
         capacity = capacity_bytes(self.rates.chip)
         limit = max_batch(
             self.config, layout, layout.sizes, self.job, capacity, ideal=self.rates.ideal
         )
-        return int(limit) // unit * unit
+        return int(limit) // self.batch_unit * self.batch_unit
 
     def memory(self, batch: int) -> Memory:
         """Memory of the fullest chip of an engine that holds `batch` sequences."""
@@ -142,6 +146,11 @@ class Candidate:
     @property
     def job(self) -> Serve:
         return self.server.job
+
+    @property
+    def n_prefill(self) -> int:
+        """Number of prefill engines; 0 if colocated."""
+        return self.prefill_server.count if self.prefill_server else 0
 
     @property
     def steady(self) -> SteadyState:
