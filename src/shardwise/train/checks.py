@@ -8,6 +8,7 @@ from pathlib import Path
 
 from shardwise import units
 from shardwise.errors import BadFile, Problems
+from shardwise.models import Moe
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
@@ -87,9 +88,15 @@ def _check_trainable(case: Case, recipe: Recipe) -> None:
             problems.refuse(
                 f"{role} in {dtype}: the planner supports it, training does not yet. Use bf16."
             )
-    if recipe.capacity and not case.model.is_moe:
+    if recipe.capacity and not experts(case):
         problems.refuse(f"capacity applies to experts; {case.model.name} has none.")
     problems.done()
+
+
+def experts(case: Case) -> list[Moe]:
+    """Return the mixtures of experts of a plan's model."""
+    blocks = [group.layer.ffn for group in case.model.groups]
+    return [block for block in blocks if isinstance(block, Moe)]
 
 
 def _check_data(plan: Plan | None, data: str) -> None:

@@ -190,15 +190,16 @@ def _unsupported_offload(layout: Layout) -> list[str]:
 def _unsupported_layers(model: ModelConfig) -> list[str]:
     """List the blocks, activations and rope scalings that the runtime does not support."""
     layers = [group.layer for group in model.groups]
+    blocks = [layer.ffn for layer in layers if layer.ffn]
     uses = {
         "Mamba blocks": bool(model.mambas),
         "experts or latent attention in parallel to another block": any(
             map(_has_parallel_block, layers)
         ),
-        "experts of a latent": any(moe.d_latent for moe, _ in model.moes),
+        "experts of a latent": any(isinstance(block, Moe) and block.d_latent for block in blocks),
     }
     problems = [f"{model.name} has {block}: {NOT_YET}." for block, used in uses.items() if used]
-    activations = {ffn.activation for ffn, _ in model.ffns} - set(ACTIVATIONS)
+    activations = {block.activation for block in blocks} - set(ACTIVATIONS)
     for name in sorted(activations):
         problems.append(
             f'activation "{name}" of {model.name}: {NOT_YET}. It supports {", ".join(ACTIVATIONS)}.'
