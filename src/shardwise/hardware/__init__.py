@@ -12,7 +12,7 @@ from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
 from shardwise.hardware.shape import Shape, parse_shape, show_shape
 from shardwise.hardware.switched import FatTree, Switched, fat_tree
-from shardwise.hardware.system import System, parse_chip, parse_system
+from shardwise.hardware.system import System, chip_of, parse_chip, parse_system
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, wrap_axes
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Torus",
     "catalog_chip",
     "chip_names",
+    "chip_of",
     "diff",
     "fat_tree",
     "find_chip",

@@ -9,7 +9,7 @@ from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
 from shardwise.estimate.serving.load import decode_load, prefill_load
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.arguments import check_types
 from shardwise.plan.machine import describe_links, planned_hardware
@@ -157,7 +157,7 @@ def _check_arguments(
     )
     if not jobs:
         raise BadInput("pass a workload: sw.Serve(...).")
-    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
+    chip = chip_of(machine_or_chip)
     for job in jobs:
         if units.bytes_per_element(job.compute) != 2:  # every chip has products of 16 bits
             chip.peak(job.compute)

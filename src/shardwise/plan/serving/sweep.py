@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import DoesNotFit, ShardwiseError
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
 from shardwise.plan.serving.build import search_request
@@ -169,7 +169,7 @@ def _row(
     no deployment."""
     row = ServedRow(swept=swept, hardware=machine_or_chip.name)
     fixed = select_options(choices, LAYOUT_OPTIONS)
-    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
+    chip = chip_of(machine_or_chip)
     try:
         row_job = _job(job, choices, chip)
         request = search_request(

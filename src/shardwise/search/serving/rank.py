@@ -10,7 +10,7 @@ from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigur
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import serving_efficiency
 from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
@@ -73,9 +73,7 @@ class Request:
 
     @property
     def chip(self) -> Chip:
-        if isinstance(self.hardware, System):
-            return self.hardware.chip
-        return self.hardware
+        return chip_of(self.hardware)
 
     @property
     def machine_is_given(self) -> bool:
