@@ -14,11 +14,7 @@ from typing import NewType
 from shardwise.errors import BadInput, BadShape, BadUnit, UnknownName, raise_all
 
 Bytes = NewType("Bytes", float)
-Flops = NewType("Flops", float)
 Seconds = NewType("Seconds", float)
-BytesPerSecond = NewType("BytesPerSecond", float)
-FlopsPerSecond = NewType("FlopsPerSecond", float)
-Dollars = NewType("Dollars", float)
 
 KB = 1e3
 MB = 1e6

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from shardwise.check.hlo.collectives import collectives
-from shardwise.check.hlo.costs import program_flops
+from shardwise.check.hlo.costs import program_costs
 from shardwise.check.hlo.text import parse
 
 Axes = tuple[str, ...]
@@ -30,7 +30,7 @@ class Module:
 
     def dot_flops(self) -> int:
         """2 times the product of the kept and the summed dims, over every dot."""
-        return program_flops(self.parsed)
+        return sum(op.flops for op in program_costs(self.parsed))
 
     def collectives(self, mesh: Mesh) -> Counter[Collective]:
         """How often each collective runs, those that the compiler combined one by one."""

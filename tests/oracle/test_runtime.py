@@ -35,9 +35,9 @@ def test_logits_of_the_runtime_equal_transformers(saved, table, tmp_path):
     import jax
     import jax.numpy as jnp
 
-    from shardwise.runtime.blocks.logits import logits
     from shardwise.runtime.weights.published_weights import load_weights, save_weights
     from shardwise.runtime.weights.safetensors import read_tensors
+    from tests.unit.runtime.logits import logits
 
     config, held, tokens, expected = saved
     weights = load_weights(Path(config.source).parent, config, table, jnp.float32)

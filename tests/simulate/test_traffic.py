@@ -36,13 +36,6 @@ def test_poisson_arrivals_know_nothing_of_each_other() -> None:
     assert counts.var() == pytest.approx(5.0, rel=0.05)
 
 
-def test_on_off_arrivals_keep_to_their_windows() -> None:
-    arrivals = traffic.on_off(N, 5.0, 2.0, 6.0, rng())
-    assert (arrivals % 8.0).max() < 2.0 + 1e-6
-    assert N / arrivals[-1] == pytest.approx(5.0, rel=0.03)
-    assert np.diff(arrivals).min() >= 0
-
-
 def test_lengths() -> None:
     assert set(traffic.fixed(3, 7).tolist()) == {7}
     assert set(traffic.uniform(N, 3, 5, rng()).tolist()) == {3, 4, 5}
@@ -51,12 +44,6 @@ def test_lengths() -> None:
     assert long.std() / long.mean() == pytest.approx(1.2, rel=0.1)
     assert traffic.lognormal(N, 500, 1.2, rng(), maximum=900).max() == 900
     assert traffic.lognormal(N, 1, 3.0, rng()).min() == 1
-
-
-def test_lengths_drawn_from_a_record_stay_pairs() -> None:
-    record = Traffic(arrival_s=np.zeros(3), prompt=np.array([1, 2, 3]), output=np.array([4, 5, 6]))
-    prompt, output = traffic.resample(100, record, rng())
-    assert set(zip(prompt.tolist(), output.tolist(), strict=True)) == {(1, 4), (2, 5), (3, 6)}
 
 
 @given(st.integers(0, 5), st.sampled_from([0.5, 1.0, 2.0]))
@@ -113,7 +100,6 @@ def test_chance_that_cannot_be() -> None:
         lambda: traffic.constant(3, 0.0),
         lambda: traffic.gamma(3, 1.0, -1.0, rng()),
         lambda: traffic.uniform(3, 5, 4, rng()),
-        lambda: traffic.on_off(3, 1.0, 0.0, 1.0, rng()),
         lambda: Traffic(users=1, prompt=GOOD["prompt"], output=GOOD["output"]).at_rate(2.0),
         lambda: Traffic(**{**GOOD, "arrival_s": np.zeros(2)}).at_rate(2.0),
     ):

@@ -75,7 +75,6 @@ def solves(
     """Decorate a function to register it as the solution of some cases.
 
     Args:
-        case_ids: the cases.
         formula, uses_library: as in `Solution`.
 
     Raises:

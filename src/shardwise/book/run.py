@@ -11,15 +11,12 @@ from shardwise.book.compare import compare
 from shardwise.book.registry import solutions
 from shardwise.errors import UnknownName
 
-__all__ = ["BookResult", "Result", "cases", "document", "find", "plain", "run", "run_all"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """This package's answer to one case, compared with the expected one.
 
     Args:
-        case: the problem.
         formula: the computation in the book's notation.
         answer: this package's answer, with the structure of `case.expected`.
         agrees: whether every value is within `case.tolerance_rel`.
@@ -57,11 +54,6 @@ class BookResult:
     def failed(self) -> tuple[str, ...]:
         """Ids of the cases that disagree."""
         return tuple(result.case.id for result in self.results if not result.agrees)
-
-    @property
-    def plain(self) -> tuple[str, ...]:
-        """Ids of the cases that are plain arithmetic on the given numbers."""
-        return tuple(result.case.id for result in self.results if not result.library)
 
 
 def run(case_id: str) -> Result:

@@ -112,7 +112,7 @@ def _role(
             return candidate.role
     # A gather of weights over several roles may be compiled as one gather for each of them. Gathers
     # in attention are of keys and values.
-    if kind == "all_gather" and operation != ATTENTION:
+    if roles and kind == "all_gather" and operation != ATTENTION:
         for candidate in planned:
             if roles < {*candidate.axes}:
                 return candidate.role

@@ -80,7 +80,7 @@ def check_serving(
     """
     require_joined_bytes(plan.operations)
     deployment = rebuild(plan)[1]
-    prefill_server = deployment.reader or deployment.server
+    prefill_server = deployment.prefill_server or deployment.server
     systems = {"decode": deployment.server.system, "prefill": prefill_server.system}
     refuse_trace(trace, choose_target(systems["decode"]))
     verdicts: dict[str, Verdict] = {}

@@ -162,11 +162,7 @@ def _extrapolate(
 def _extrapolate_parts(
     total: TimedParts, deeper: TimedParts, base: TimedParts, factor: float
 ) -> TimedParts:
-    tables = (total.seconds, deeper.seconds, base.seconds)
-    seconds = {
-        part: _linear([table.get(part, 0.0) for table in tables], factor)
-        for part in {**tables[0], **tables[1], **tables[2]}
-    }
+    seconds = _linear_by_key((total.seconds, deeper.seconds, base.seconds), factor)
     return TimedParts(seconds=seconds, details={**deeper.details, **total.details})
 
 
@@ -182,13 +178,6 @@ def _extrapolate_numbers(
     def linear(figure: Callable[[CompiledNumbers], float]) -> float:
         return _linear((figure(total), figure(deeper), figure(base)), factor)
 
-    def by_key(figures: Callable[[CompiledNumbers], Mapping[str, float]]) -> dict[str, float]:
-        tables = (figures(total), figures(deeper), figures(base))
-        totals: dict[str, float] = {}
-        for key in {**tables[0], **tables[1], **tables[2]}:
-            totals[key] = _linear([table.get(key, 0.0) for table in tables], factor)
-        return totals
-
     seconds = total.step_s
     if seconds and deeper.step_s and base.step_s:
         cycles = None
@@ -203,7 +192,9 @@ def _extrapolate_numbers(
         peak_bytes = round(linear(lambda numbers: numbers.peak_bytes or 0))
         temporaries_bytes = round(linear(lambda numbers: numbers.temporaries_bytes or 0))
         host_bytes = round(linear(lambda numbers: numbers.host_bytes or 0))
-    by_category = by_key(lambda numbers: numbers.by_category)
+    steps = (total, deeper, base)
+    exposed_s = _linear_by_key([numbers.exposed_s for numbers in steps], factor)
+    by_category = _linear_by_key([numbers.by_category for numbers in steps], factor)
     return CompiledNumbers(
         peak_bytes=peak_bytes,
         arguments_bytes=round(linear(lambda numbers: numbers.arguments_bytes)),
@@ -213,7 +204,7 @@ def _extrapolate_numbers(
         flops=linear(lambda numbers: numbers.flops),
         hbm_bytes=hbm_bytes,
         step_s=seconds,
-        exposed_s=by_key(lambda numbers: numbers.exposed_s),
+        exposed_s=exposed_s,
         by_category={category: round(n_bytes) for category, n_bytes in by_category.items()},
     )
 
@@ -255,6 +246,12 @@ def _extrapolate_row(rows: Sequence[CheckedCollective], factor: float) -> Checke
         compiled_bytes=compiled_bytes,
         asynchronous=asynchronous,
     )
+
+
+def _linear_by_key(tables: Sequence[Mapping[str, float]], factor: float) -> dict[str, float]:
+    """Each figure of a total, of the deeper program and of the base, extrapolated."""
+    keys = {key: None for table in tables for key in table}
+    return {key: _linear([table.get(key, 0.0) for table in tables], factor) for key in keys}
 
 
 def _linear(values: Sequence[float], factor: float) -> float:

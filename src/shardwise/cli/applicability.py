@@ -115,7 +115,6 @@ def problems(
 
     Args:
         verb: as its help names it.
-        params: the parameters of its command.
         given: value of each parameter on the command line.
         order: the parameters in the order of the command line, one for each time it is given.
         args: the words of the command line.

@@ -10,6 +10,7 @@ from typing import TypeVar
 import shardwise as sw
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.ranges import MAX_POINTS, parse_values
+from shardwise.hardware import chip_of
 from shardwise.hardware.machine_names import split_name
 
 _OTHER_SIZE = re.compile(r"[0-9][^a-wyz:]*", re.IGNORECASE)  # of the chip before: 128, 4x4x8
@@ -33,13 +34,6 @@ def parse_machine(text: str) -> sw.System | sw.Chip:
 def parse_chip(text: str) -> sw.Chip:
     """The chip of a text that names a chip (`v5e`) or a machine (`v5e:4x4`)."""
     return chip_of(parse_machine(text))
-
-
-def chip_of(machine: sw.System | sw.Chip) -> sw.Chip:
-    """The chip of a machine, or the chip itself."""
-    if isinstance(machine, sw.System):
-        return machine.chip
-    return machine
 
 
 def parse_systems(text: str) -> list[sw.System]:

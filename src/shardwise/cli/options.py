@@ -83,9 +83,10 @@ Collectives = Annotated[
 SequenceCount = Annotated[str, workload("--batch N", "sequences in a batch")]
 PromptLength = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048")]
 OutputLength = Annotated[str, workload("--output N", "tokens generated for a prompt: 512")]
+CONTEXT = "8192"  # tokens in a sequence of serving if no length is given
 ContextLength = Annotated[
     str,
-    workload("--context N", "tokens in a sequence, prompt and output  [default: 8192]"),
+    workload("--context N", f"tokens in a sequence, prompt and output  [default: {CONTEXT}]"),
 ]
 SequenceLength = Annotated[str, workload("--seq N", "tokens in a sequence")]
 WeightDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8")]

@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from shardwise.errors import NoPlan, UnknownName
-from shardwise.report.words import counted
+from shardwise.report.words import counted, percent
 from shardwise.validate import Run, ServeRun, SkippedRecord
+from shardwise.validate.serving.score import ServeErrors
+from shardwise.validate.training.score import Errors
 
 MAX_REASONS = 6  # the most frequent ones are listed
 
-PublishedRun = TypeVar("PublishedRun", Run | SkippedRecord, ServeRun | SkippedRecord)
+PublishedOrSkipped = TypeVar("PublishedOrSkipped", Run | SkippedRecord, ServeRun | SkippedRecord)
 
 
-def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
+def from_source(runs: list[PublishedOrSkipped], source: str) -> list[PublishedOrSkipped]:
     """The runs whose source contains the word `source`, in any case; all runs if it is empty.
 
     Raises:
@@ -25,6 +27,17 @@ def from_source(runs: list[PublishedRun], source: str) -> list[PublishedRun]:
     if source and not rows:
         raise UnknownName("source", source, {run.source for run in runs})
     return rows
+
+
+def frequent_kinds(skipped: Iterable[SkippedRecord]) -> str:
+    """The most frequent kinds of reasons, each with its number of records."""
+    frequent = Counter(record.kind for record in skipped).most_common(MAX_REASONS)
+    return ", ".join(f"{kind} {count}" for kind, count in frequent)
+
+
+def error_cells(errors: Errors | ServeErrors) -> list[str]:
+    """The cells of a table with the number of rows, their median and their mean error."""
+    return [f"{errors.n:,}", percent(errors.median_abs_err), percent(errors.mean_abs_err)]
 
 
 def nothing_predicted(results: Iterable[object]) -> NoPlan:

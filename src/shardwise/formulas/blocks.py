@@ -57,7 +57,6 @@ def block_cost(
         mesh: Sizes of the mesh roles.
         block: Name of the block, the first part of its operations' names: `mlp`, `attn`, `moe`, ...
         element_bytes: Bytes per element of weights, gradients and activations.
-        rules: Sharding rules.
 
     >>> config = ModelConfig.dense(
     ...     n_layers=1, d_model=64, d_ff=256, n_heads=4, vocab=8, gated=False

@@ -87,11 +87,6 @@ class CollectiveMatmul:
         """Seconds if sends overlap with matmuls; the first matmul has a local shard: no send."""
         return self.matmul_s + self.n_permutes * maximum(self.matmul_s, self.permute_s)
 
-    @property
-    def sequential_s(self) -> Num:
-        """Seconds without overlap: all sends and all partial matmuls, one after the other."""
-        return self.n_matmuls * self.matmul_s + self.n_permutes * self.permute_s
-
 
 def collective_matmul(
     n: int, dim: int, *, math_s: Num = 0.0, n_bytes: Num = 0.0, bytes_per_s: Num = float("inf")

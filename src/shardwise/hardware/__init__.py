@@ -6,13 +6,13 @@ Level 1: imports errors and units only.
 """
 
 from shardwise.hardware.catalog import catalog_chip, chip_names, find_chip
-from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut
+from shardwise.hardware.chip import MARKETS, Chip
 from shardwise.hardware.difference import Difference, diff
 from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
 from shardwise.hardware.shape import Shape, parse_shape, show_shape
 from shardwise.hardware.switched import FatTree, Switched, fat_tree
-from shardwise.hardware.system import System, parse_chip, parse_system
+from shardwise.hardware.system import System, chip_of, parse_chip, parse_system
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, wrap_axes
 
 __all__ = [
@@ -21,15 +21,13 @@ __all__ = [
     "Difference",
     "FatTree",
     "Figure",
-    "Ici",
-    "Node",
-    "ScaleOut",
     "Shape",
     "Switched",
     "System",
     "Torus",
     "catalog_chip",
     "chip_names",
+    "chip_of",
     "diff",
     "fat_tree",
     "find_chip",

@@ -52,7 +52,6 @@ def build_chip(data: Mapping[str, Any], where: str) -> Chip:
     """Build a chip from the parsed content of a TOML file.
 
     Args:
-        data: the parsed content.
         where: name of the file, for messages.
 
     Raises:

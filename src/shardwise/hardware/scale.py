@@ -20,7 +20,6 @@ def scaled(system: System, factors: Mapping[str, float]) -> System:
     The copy keeps the name of the machine; `chip.figures` records the change.
 
     Args:
-        system: the machine.
         factors: name in `SCALABLE` -> factor, as `{"ici": 0.5, "flops": 2}`.
 
     Raises:

@@ -85,6 +85,11 @@ def parse_chip(text: str) -> Chip:
     return with_values(chip, _overrides(chip, overrides))
 
 
+def chip_of(machine: System | Chip) -> Chip:
+    """The chip of a machine, or the chip itself."""
+    return machine.chip if isinstance(machine, System) else machine
+
+
 def parse_system(text: str) -> System:
     """Parse `CHIP:SIZE[*SLICES][,KEY=VALUE...]`: `v5p:16x20x28*4`, `h100:64`, `./my.toml:4x4`.
 

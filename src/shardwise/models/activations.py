@@ -94,13 +94,18 @@ def activation_bytes(
         policy: Remat policy: "none", "dots" or "full".
         element: Dtype of the arrays ("bf16", ...) or bytes per element.
     """
-    if isinstance(element, str):
-        element = bytes_per_element(element)
     elements_per_token = 0
     for group in config.groups:
         arrays = layer_activations(config, group.layer, policy)
         elements_per_token += group.count * sum(array.size for array in arrays)
-    return tokens * element * elements_per_token
+    return tokens * element_bytes(element) * elements_per_token
+
+
+def element_bytes(element: str | Num) -> Num:
+    """Bytes per element of a dtype, which may be given as these bytes."""
+    if isinstance(element, str):
+        return bytes_per_element(element)
+    return element
 
 
 def _absent(layer: Layer, policy: str) -> set[str]:

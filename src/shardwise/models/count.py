@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise import units
 from shardwise.arrays import Num, minimum
 from shardwise.models.activations import activation_bytes as activation_bytes
+from shardwise.models.activations import element_bytes
 from shardwise.models.config import Attention, Layer, Mamba, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.models.weights import PARTS, Weight, layer_weights, outer_weights
@@ -198,7 +198,7 @@ def kv_bytes_per_token(config: ModelConfig, element: str | Num = "bf16") -> Num:
         config: The model.
         element: Dtype of the cache ("bf16", "int8", ...) or bytes per element.
     """
-    size = _element_bytes(element)
+    size = element_bytes(element)
     return size * sum(n * kv_elements(attention) for attention, n in config.attentions)
 
 
@@ -220,7 +220,7 @@ def kv_cache_bytes(config: ModelConfig, seq: Num, element: str | Num = "bf16") -
         n_elements = n_elements + n_layers * kv_elements(attention) * cached_tokens
     for mamba, n_layers in config.mambas:
         n_elements = n_elements + n_layers * state_elements(mamba)
-    return _element_bytes(element) * n_elements
+    return element_bytes(element) * n_elements
 
 
 def used_share(layer: Layer, weight: Weight) -> tuple[int, int]:
@@ -237,9 +237,3 @@ def _all_weights(config: ModelConfig) -> list[tuple[Weight, int, int, int]]:
         for weight in layer_weights(config, group.layer):
             counted_weights.append((weight, group.count, *used_share(group.layer, weight)))
     return counted_weights
-
-
-def _element_bytes(element: str | Num) -> Num:
-    if isinstance(element, str):
-        return units.bytes_per_element(element)
-    return element

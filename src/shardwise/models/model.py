@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
+from typing import TypeVar
 
 from shardwise.errors import BadShape, raise_all
 from shardwise.models.checks import not_counts
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mlp, Moe
 from shardwise.models.numerics import PLAIN_NORM, Norm
 from shardwise.models.stack import Segment, one_after_another
+
+Block = TypeVar("Block", bound=Attention | Mamba | Mlp | Moe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +157,26 @@ class ModelConfig:
     @property
     def attentions(self) -> tuple[tuple[Attention, int], ...]:
         """The attention of each layer group that has one, with its number of layers."""
-        layers = [(group.layer.attention, group.count) for group in self.groups]
-        return tuple((attention, n) for attention, n in layers if attention)
+        return self._blocks(lambda layer: layer.attention)
 
     @property
     def mambas(self) -> tuple[tuple[Mamba, int], ...]:
         """The Mamba block of each layer group that has one, with its number of layers."""
-        layers = [(group.layer.mamba, group.count) for group in self.groups]
-        return tuple((mamba, n) for mamba, n in layers if mamba)
+        return self._blocks(lambda layer: layer.mamba)
+
+    @property
+    def ffns(self) -> tuple[tuple[Mlp | Moe, int], ...]:
+        """The feed-forward block of each layer group that has one, with its number of layers."""
+        return self._blocks(lambda layer: layer.ffn)
+
+    @property
+    def moes(self) -> tuple[tuple[Moe, int], ...]:
+        """The routed feed-forward block of each layer group that has one, with its layers."""
+        return self._blocks(lambda layer: layer.ffn if isinstance(layer.ffn, Moe) else None)
+
+    def _blocks(self, block_of: Callable[[Layer], Block | None]) -> tuple[tuple[Block, int], ...]:
+        blocks = [(block_of(group.layer), group.count) for group in self.groups]
+        return tuple((block, n) for block, n in blocks if block)
 
     @property
     def main_attention(self) -> Attention | None:
@@ -171,7 +187,7 @@ class ModelConfig:
     @property
     def main_ffn(self) -> Mlp | Moe | None:
         """The most common feed-forward block; None in a model without one."""
-        ffn, _ = max(self._ffns, key=itemgetter(1), default=(None, 0))
+        ffn, _ = max(self.ffns, key=itemgetter(1), default=(None, 0))
         return ffn
 
     @property
@@ -202,14 +218,8 @@ class ModelConfig:
     @property
     def moe(self) -> Moe | None:
         """The most common routed feed-forward block; None in a dense model."""
-        routed = [(ffn, n) for ffn, n in self._ffns if isinstance(ffn, Moe)]
-        moe, _ = max(routed, key=itemgetter(1), default=(None, 0))
+        moe, _ = max(self.moes, key=itemgetter(1), default=(None, 0))
         return moe
-
-    @property
-    def _ffns(self) -> list[tuple[Mlp | Moe, int]]:
-        """The feed-forward block of each layer group that has one, with its number of layers."""
-        return [(group.layer.ffn, group.count) for group in self.groups if group.layer.ffn]
 
     @property
     def is_moe(self) -> bool:

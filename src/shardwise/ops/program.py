@@ -196,10 +196,8 @@ def training_step(config: ModelConfig, batch: Num, seq: int, rules: Rules, *, re
     """Derive the matmuls and collectives of one microbatch of a step.
 
     Args:
-        config: the model.
         batch: sequences of a microbatch, on all chips together.
         seq: tokens of a sequence.
-        rules: the sharding rules.
         remat: `none`, or `full` to run each layer's forward pass again before its backward pass.
     """
     return _derive_step(config, seq, tuple(rules.items()), remat).with_batch(batch)
@@ -268,7 +266,6 @@ def derive_terms(
         count: number of such layers.
         phases: `forward`, `remat`, `backward`: those that follow each other at once.
         common: dim -> size, for the dims that all terms share.
-        rules: the sharding rules.
         matmuls, transfers: the lists to extend.
         recomputed: names of the terms that phase `remat` runs.
         group: index of the layer group.

@@ -5,18 +5,14 @@ running and comparing need nothing else. Plans are saved as JSON. Layer 7, the l
 """
 
 from shardwise.plan.api import explain, plan, search, sweep
-from shardwise.plan.schema.common import Operation, Reason
 from shardwise.plan.schema.json_io import decode, load
 from shardwise.plan.schema.json_output import encode, write
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Alternative, Plan
+from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.build import evaluate
 
 __all__ = [
-    "Alternative",
-    "Operation",
     "Plan",
-    "Reason",
     "ServingPlan",
     "decode",
     "encode",

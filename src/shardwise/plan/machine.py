@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 
 from shardwise.errors import BadFile, ShardwiseError
+from shardwise.estimate.calibration import AchievedShares
 from shardwise.estimate.chip_memory import Memory
 from shardwise.hardware import Chip, System, Torus, parse_system
 from shardwise.hardware.chip import get, with_values
-from shardwise.plan.schema.common import MemoryBytes, PlannedHardware
+from shardwise.plan.schema.common import MemoryBytes, PlannedHardware, RatesUsed
 from shardwise.strategy.mesh import Mesh, Placement
 
 
@@ -76,6 +77,13 @@ def figures_of(chip: Chip) -> dict[str, float]:
 def memory_bytes(memory: Memory) -> MemoryBytes:
     """Convert the estimated memory of a chip to the entry in a plan."""
     return MemoryBytes(**{f.name: float(getattr(memory, f.name)) for f in fields(MemoryBytes)})
+
+
+def rates_used(shares: AchievedShares) -> RatesUsed:
+    """Make the entry of the rates in a plan."""
+    return RatesUsed(
+        name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
+    )
 
 
 @contextmanager

@@ -35,6 +35,11 @@ class SweepTable:
     options: dict[str, tuple[Any, ...]]
     rows: tuple[Any, ...]
 
+    @property
+    def planned(self) -> list[Any]:
+        """The rows that have a plan."""
+        return [row for row in self.rows if row.step_s]
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """Convert each row to a flat dict, for pandas or polars: options first, then the numbers.
 

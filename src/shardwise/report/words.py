@@ -16,6 +16,14 @@ def mesh_text(mesh: Mapping[str, int]) -> str:
     return " × ".join(axes) or "one chip"
 
 
+def dtypes_text(precision: Mapping[str, str]) -> str:
+    """The dtype of the weights, and that of the KV cache if it differs: `int8, KV bf16`."""
+    weights = precision["weights"]
+    if precision["kv"] == weights:
+        return weights
+    return f"{weights}, KV {precision['kv']}"
+
+
 def listed(words: Sequence[str]) -> str:
     """Join words as prose does: `data`, `data and fsdp`, `data, fsdp and pipe`."""
     *leading, last = words or [""]

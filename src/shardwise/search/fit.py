@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from shardwise import units
 from shardwise.errors import DoesNotFit
 from shardwise.estimate.chip_memory import capacity_bytes
-from shardwise.estimate.training.optimizer import state_bytes as optimizer_state_bytes
+from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
 from shardwise.search.machines import machines_of
@@ -32,7 +32,7 @@ class Fit:
     Args:
         system: name of the machine, e.g. `v5e:4x4`.
         hbm_bytes: HBM of all chips of the machine.
-        held: component of the state -> its bytes on the whole machine: "weights", and "gradients"
+        state: component of the state -> its bytes on the whole machine: "weights", and "gradients"
             and "optimizer" in training or "kv_cache" in serving.
         fits: whether a plan of the job fits.
         left_bytes: bytes that the roomiest plan leaves on all chips, beside activations, copies and
@@ -45,7 +45,7 @@ class Fit:
     system: str
     n_chips: int
     hbm_bytes: float
-    held: dict[str, float]
+    state: dict[str, float]
     fits: bool
     left_bytes: float
     sequences: int | None = None
@@ -53,9 +53,9 @@ class Fit:
     batch: int | None = None
 
     @property
-    def held_bytes(self) -> float:
+    def state_bytes(self) -> float:
         """Bytes of the whole state."""
-        return sum(self.held.values())
+        return sum(self.state.values())
 
 
 def fit(model: ModelConfig, chip: Chip, job: Train | Serve, *, ideal: bool = False) -> Fit:
@@ -109,7 +109,7 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve, *, ideal: boo
             system=system.name,
             n_chips=system.n_chips,
             hbm_bytes=hbm_bytes,
-            held=state,
+            state=state,
             fits=left_a_chip >= 0,
             left_bytes=min(left_bytes, left_a_chip * system.n_chips),
             batch=batch,
@@ -125,7 +125,7 @@ def fit_on(model: ModelConfig, system: System, job: Train | Serve, *, ideal: boo
         system=system.name,
         n_chips=system.n_chips,
         hbm_bytes=hbm_bytes,
-        held=state,
+        state=state,
         fits=holder is not None and holder.holds(job.batch),
         left_bytes=left_bytes,
         sequences=roomiest.sequences if roomiest else 0,
@@ -137,10 +137,7 @@ def _state_bytes(model: ModelConfig, job: Train | Serve) -> dict[str, float]:
     """Component of a job's state -> its bytes on the whole machine."""
     params = count.parameters(model).total
     if isinstance(job, Train):
-        return {
-            "weights": params * job.weight_bytes,
-            "gradients": params * units.bytes_per_element(job.gradients),
-            "optimizer": params * optimizer_state_bytes(model, job),
-        }
+        components = bytes_per_parameter(model, job)
+        return {name: params * n_bytes for name, n_bytes in components.items()}
     kv_bytes = (job.batch or 1) * count.kv_cache_bytes(model, job.context, job.kv)
     return {"weights": params * units.bytes_per_element(job.weights), "kv_cache": float(kv_bytes)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 
 # No published run with context parallelism has fewer tokens of a sequence on a chip. A search does
@@ -32,11 +32,8 @@ def tensor_widths(config: ModelConfig) -> dict[str, int]:
     """
     heads = [attention.n_heads for attention, _ in config.attentions]
     heads += [mamba.n_heads for mamba, _ in config.mambas]
-    ff_widths = []
-    for ffn in (group.layer.ffn for group in config.groups if group.layer.ffn):
-        ff_widths.append(ffn.d_ff)
-        if isinstance(ffn, Moe) and ffn.d_ff_shared:
-            ff_widths.append(ffn.d_ff_shared)
+    ff_widths = [ffn.d_ff for ffn, _ in config.ffns]
+    ff_widths += [moe.d_ff_shared for moe, _ in config.moes if moe.d_ff_shared]
     groups = [mamba.n_groups for mamba, _ in config.mambas]
     sizes_by_name = {"n_heads": heads, "d_ff": ff_widths, "n_groups": groups}
     return {name: math.gcd(*sizes) for name, sizes in sizes_by_name.items() if sizes}
@@ -50,8 +47,7 @@ def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
 
 def n_experts(config: ModelConfig) -> int:
     """Number of routed experts, or its greatest common divisor over the layers; 1 if dense."""
-    routed = [g.layer.ffn.n_experts for g in config.groups if isinstance(g.layer.ffn, Moe)]
-    return math.gcd(*routed) if routed else 1
+    return math.gcd(*(moe.n_experts for moe, _ in config.moes)) or 1
 
 
 def tensor_problems(config: ModelConfig, tensor: int) -> list[str]:

@@ -19,40 +19,31 @@ SLO. `Scheduler` and `BlockManager` do not depend on the simulation: a real engi
 from __future__ import annotations
 
 from shardwise.simulate import traffic
-from shardwise.simulate.blocks import BlockManager
-from shardwise.simulate.capacity import Capacity, capacity
+from shardwise.simulate.capacity import capacity
 from shardwise.simulate.deployment import Pool, simulate
-from shardwise.simulate.engine import SimulatedEngine, Tally
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.mean_field import MeanField, mean_field
 from shardwise.simulate.metrics import SimulationResult, Slo, Spread, Summary
-from shardwise.simulate.passes import Chunk, Pass, PassResult
+from shardwise.simulate.passes import Pass
 from shardwise.simulate.request import Request, SequenceState
 from shardwise.simulate.scheduler import Scheduler
-from shardwise.simulate.times import AffineTimes, PassTimes
+from shardwise.simulate.times import AffineTimes
 from shardwise.simulate.trace import read_trace
 from shardwise.simulate.traffic import Traffic
 
 __all__ = [
     "AffineTimes",
-    "BlockManager",
-    "Capacity",
-    "Chunk",
     "Limits",
     "MeanField",
     "Pass",
-    "PassResult",
-    "PassTimes",
     "Pool",
     "Request",
     "Scheduler",
     "SequenceState",
-    "SimulatedEngine",
     "SimulationResult",
     "Slo",
     "Spread",
     "Summary",
-    "Tally",
     "Traffic",
     "capacity",
     "mean_field",

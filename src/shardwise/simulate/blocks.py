@@ -18,7 +18,6 @@ class BlockManager:
     """The blocks of a KV cache, with reference counts and a cache of shared prefixes.
 
     Args:
-        n_blocks: number of blocks.
         block_tokens: tokens per block.
     """
 

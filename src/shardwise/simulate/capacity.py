@@ -33,13 +33,6 @@ class Capacity:
     trials: tuple[tuple[float, float], ...]
     mean_field_rate: float | None
 
-    @property
-    def mean_field_ratio(self) -> float | None:
-        """Simulated rate divided by `mean_field_rate`: the loss by variation and queues."""
-        if not self.mean_field_rate:
-            return None
-        return self.rate / self.mean_field_rate
-
 
 def capacity(
     traffic: Traffic,

@@ -12,7 +12,6 @@ class Chunk(NamedTuple):
     """The next part of a sequence's prompt.
 
     Args:
-        sequence: the sequence.
         past: its tokens that are in the KV cache already.
         tokens: tokens of the chunk.
     """

@@ -67,7 +67,6 @@ def pass_times(engine: Engine, job: Serve, max_context: int, sequences: int) -> 
     """Return the pass times of an engine.
 
     Args:
-        engine: the planned engine.
         job: the workload, which says how many tokens are drafted.
         max_context: tokens of the longest sequence, prompt and output.
         sequences: the most sequences in a pass.
@@ -93,8 +92,6 @@ def engine_limits(
     """Return the limits of an engine.
 
     Args:
-        engine: the planned engine.
-        job: the workload.
         sequences: the most sequences that run at the same time.
         max_context: tokens that the KV cache has room for, even if they do not fit into HBM.
         chunked: whether prompts are split into chunks that share passes with decoding; None for
@@ -126,8 +123,6 @@ def max_sequences(
     the bound for all sequences, while in the queue it only waits.
 
     Args:
-        engine: the planned engine.
-        job: the workload.
         times: pass times of the engine.
         tpot_s: bound on the mean seconds between two tokens; None or 0 for no bound.
         prefills: whether this engine also computes the prompts.
@@ -163,8 +158,6 @@ def full_batch_tpot_s(
     becomes much slower with the first prompt token.
 
     Args:
-        engine: the planned engine.
-        job: the workload.
         times: pass times of the engine.
         sequences: number of running sequences.
         prefills: whether this engine also computes the prompts.
@@ -202,8 +195,6 @@ def mean_field_tpot_s(
     decodes. Queues are not modelled.
 
     Args:
-        engine: the planned engine.
-        job: the workload.
         times: pass times of the engine.
         rate: requests per second.
         max_sequences: the most sequences that run at the same time. At a higher rate than these can

@@ -252,7 +252,6 @@ class Scheduler:
         """Allocate the blocks that a waiting sequence needs to start; False if it has to wait.
 
         Args:
-            sequence: the sequence.
             n_admitted: sequences admitted to this pass, which `running` does not count yet.
         """
         running = self.running + n_admitted

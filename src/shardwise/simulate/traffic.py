@@ -143,7 +143,6 @@ def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Ar
     """Return arrival times in seconds whose intervals are gamma-distributed.
 
     Args:
-        n: number of arrivals.
         rate: mean arrivals per second.
         variation: standard deviation of the intervals divided by their mean. 1 gives a Poisson
             process, values above 1 bursts.
@@ -151,18 +150,6 @@ def gamma(n: int, rate: float, variation: float, rng: np.random.Generator) -> Ar
     """
     shape = 1 / _positive("variation", variation) ** 2
     return rng.gamma(shape, 1 / (shape * _positive("rate", rate)), n).cumsum()
-
-
-def on_off(n: int, rate: float, on_s: float, off_s: float, rng: np.random.Generator) -> Array:
-    """Return n Poisson arrival times in windows of `on_s` seconds, with gaps of `off_s` seconds.
-
-    `rate` is the mean over windows and gaps; inside the windows the rate is higher.
-    """
-    import numpy as np
-
-    _positive("on_s", on_s)
-    window_s = poisson(n, rate * (on_s + max(0.0, off_s)) / on_s, rng)
-    return window_s + np.floor(window_s / on_s) * off_s
 
 
 def fixed(n: int, tokens: int) -> Array:
@@ -185,7 +172,6 @@ def lognormal(
     """Return log-normally distributed lengths, rounded and clipped to [1, `maximum`].
 
     Args:
-        n: number of lengths.
         mean: mean tokens, before clipping.
         variation: standard deviation divided by the mean.
         rng: random generator.
@@ -196,12 +182,6 @@ def lognormal(
     variance = np.log1p(_positive("variation", variation) ** 2)
     lengths = rng.lognormal(np.log(_positive("mean", mean)) - variance / 2, np.sqrt(variance), n)
     return np.clip(np.rint(lengths), 1, maximum).astype(np.int64)
-
-
-def resample(n: int, recorded: Traffic, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Sample n recorded requests with replacement; return their prompt and output lengths."""
-    rows = rng.integers(0, len(recorded), n)
-    return recorded.prompt[rows], recorded.output[rows]
 
 
 def _positive(name: str, value: float) -> float:

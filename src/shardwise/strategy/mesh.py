@@ -117,7 +117,6 @@ def place(
     """Enumerate the placements of mesh axes on the links of a machine.
 
     Args:
-        system: the machine.
         sizes: mesh axis -> size. The machine has a multiple of their product; other chips are idle.
         order: mesh axes from the innermost to the outermost; of those that share a torus axis, the
             inner ones have neighbouring chips.

@@ -47,7 +47,6 @@ def layout(rules: Rules, kind: str, dims: tuple[str, ...]) -> dict[str, tuple[st
     several dims that begin with E, not to the router [D, E]: every chip scores all experts.
 
     Args:
-        rules: the sharding rules.
         kind: `weights`, `activations` or `residual`.
         dims: letters of the array's dims.
 

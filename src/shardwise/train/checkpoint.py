@@ -38,7 +38,6 @@ class Restored:
 
     Args:
         step: number of completed steps.
-        state: the arrays.
         about: the JSON document of the checkpoint, without the fingerprints.
         residuals_reset: whether the residuals of int8 gradient sums start at 0, because the saved
             ones belong to another layout.

@@ -112,7 +112,6 @@ def guard(
     """Wrap an optimizer to clip the gradients and to skip the update of a bad step.
 
     Args:
-        inner: the optimizer.
         norm_of: computes the global norm of the gradients.
         recipe: the clipping norm and the size of a loss spike.
     """

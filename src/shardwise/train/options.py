@@ -68,7 +68,6 @@ def default_recipe(plan: Plan, earlier: RunRecord | None, steps: int | None) -> 
     """Return the recipe of a run if none is given.
 
     Args:
-        plan: the plan.
         earlier: how the run that is resumed was started; None for a new run.
         steps: number of steps; None for those of the earlier run, else of the plan's tokens.
 

@@ -30,11 +30,7 @@ Conversion = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortableState:
-    """Converter between the state of a training step and its portable form.
-
-    Args:
-        step: the training step.
-    """
+    """Converter between the state of a training step and its portable form."""
 
     step: TrainStep
 

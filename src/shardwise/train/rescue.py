@@ -19,7 +19,6 @@ def export_or_save(export: str, loop: Loop, record: RunRecord, last_checkpoint: 
 
     Args:
         export: folder for the weights.
-        loop: the run.
         record: how the run was started.
         last_checkpoint: step of the last complete checkpoint; None without one.
 

@@ -28,9 +28,6 @@ class TokenizeSummary:
         folder: folder with the shards.
         tokenizer: name of the tokenizer.
         vocab: size of the vocabulary.
-        documents: number of documents.
-        tokens: number of tokens.
-        shards: number of shards.
         skipped: paths of files that were skipped because they are not UTF-8.
     """
 
@@ -57,7 +54,6 @@ def tokenize(
     `data.json` is written last, so that an interrupted call leaves no valid token set.
 
     Args:
-        sources: the documents.
         tokenizer: converts their text to tokens.
         out: folder to write to; created if missing.
         file: the tokenizer.json, which is copied to the folder; None for bytes.

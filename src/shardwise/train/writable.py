@@ -12,7 +12,6 @@ def ensure_writable(folder: Path, content: str) -> None:
     """Check that a folder can be written: create it if missing, and a temporary file in it.
 
     Args:
-        folder: the folder.
         content: what will be written to it, for the error message, such as "checkpoints".
 
     Raises:

@@ -106,6 +106,13 @@ def test_sums_of_the_loss_are_nobodys(plan: sw.Plan) -> None:
     assert row.role == "other"
 
 
+@pytest.mark.parametrize("kind", ["all_gather", "all_reduce", "all_to_all"])
+def test_what_runs_over_no_axis_of_the_mesh_is_nobodys(plan: sw.Plan, kind: str) -> None:
+    """Weights are gathered over `fsdp` alone: a gather over no axis is no part of that."""
+    rows = comparison.compare_collectives(plan, [made(kind, (), 1e6)])
+    assert [row.role for row in rows if row.compiled_n] == ["other"]
+
+
 def test_attention_that_computes_more_is_said_with_its_flops() -> None:
     assert comparison.attention_difference(1e12, 1.01e12) is None
     told = comparison.attention_difference(1e12, 1.5e12)

@@ -129,7 +129,7 @@ def test_a_plan_gives_its_inputs_back(
     plan = sw.plan(sw.model(model), where, job, disaggregate=disaggregate)
     asked, chosen = rebuild(decode(encode(plan)))
     assert asked.job == job
-    assert asked.where == where
+    assert asked.hardware == where
     assert chosen.tpot_s == pytest.approx(plan.estimate.tpot_s)
     assert chosen.ttft_s == pytest.approx(plan.estimate.ttft_s)
     assert chosen.tokens_per_s == pytest.approx(plan.estimate.tokens_per_s)

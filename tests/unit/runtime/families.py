@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.blocks.logits import logits
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles
@@ -26,6 +25,7 @@ from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Train
 from tests.oracle import forward
+from tests.unit.runtime.logits import logits
 from tests.unit.runtime.model_cases import CASES, TRAINED
 
 BATCH, SEQ = 8, 24

@@ -50,8 +50,8 @@ def test_no_machine_without_a_figure_for_its_links(chip: str, largest: int) -> N
 def test_training_holds_the_state() -> None:
     found = fit(LLAMA, parse_chip("h100"), Train(batch=1, seq=2048))
     params = count.parameters(LLAMA).total
-    assert found.held == {"weights": 2 * params, "gradients": 4 * params, "optimizer": 12 * params}
-    assert found.held_bytes == 18 * params
+    assert found.state == {"weights": 2 * params, "gradients": 4 * params, "optimizer": 12 * params}
+    assert found.state_bytes == 18 * params
     assert found.hbm_bytes - 18 * params >= found.left_bytes >= 0
     assert found.batch == 4 * found.n_chips
     assert found.sequences is None
@@ -75,7 +75,7 @@ def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
         found = fit(load(name), card, job)
         smaller = [system for system in machines_of(card) if system.n_chips < found.n_chips]
         assert not any(fit_on(load(name), system, job).fits for system in smaller[-3:])
-        assert found.held_bytes <= found.hbm_bytes == found.n_chips * capacity_bytes(card)
+        assert found.state_bytes <= found.hbm_bytes == found.n_chips * capacity_bytes(card)
         assert parse_system(found.system).n_chips == found.n_chips
 
 
@@ -94,7 +94,7 @@ def test_more_sequences_need_more() -> None:
         fit(LLAMA, parse_chip("h100"), Serve(context=8192, batch=batch)) for batch in (1, 512)
     )
     assert one.n_chips < many.n_chips
-    assert many.held["kv_cache"] == 512 * one.held["kv_cache"]
+    assert many.state["kv_cache"] == 512 * one.state["kv_cache"]
     assert many.sequences >= 512
 
 

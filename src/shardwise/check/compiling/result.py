@@ -83,7 +83,6 @@ class Compiled:
     """A compiled program with its statistics.
 
     Args:
-        name: name of the program.
         target: the machine that it was compiled for.
         mesh: axis -> size. Partitions number the mesh positions, the last axis fastest.
         places: physical position of each partition.

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwise.check.hlo.loops import RunCounts, count_runs
-from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.hlo.traffic import hbm_bytes
 
@@ -116,21 +115,6 @@ def program_costs(
                     )
                 )
     return ops
-
-
-def program_flops(module: Module, kernel_cost: KernelCost | None = None) -> int:
-    """FLOPs of all products in one run of the program, on one chip."""
-    return sum(op.flops for op in program_costs(module, kernel_cost))
-
-
-def flops_by_scope(ops: Iterable[ScheduledOp]) -> dict[tuple[str, str], int]:
-    """FLOPs of products in one run of the program, by (planned operation, pass)."""
-    totals: dict[tuple[str, str], int] = {}
-    for op in ops:
-        for op_name, flops in op.cost.products:
-            key = scope(op_name)
-            totals[key] = totals.get(key, 0) + flops * op.n_runs
-    return totals
 
 
 def _cost(

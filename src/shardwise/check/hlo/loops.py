@@ -65,7 +65,6 @@ def count_runs(
     """Count the runs of all computations, from the entry through its callees.
 
     Args:
-        module: the program.
         branch_runs: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program
             takes each of its branches, for conditionals where the caller knows it.
     """

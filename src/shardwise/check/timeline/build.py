@@ -85,6 +85,8 @@ def time_program(
             head_dim=head_dim(instruction),
         )
 
+    # Of a conditional every branch counts, also one that another pipeline stage takes: the stages
+    # wait for one another.
     run_counts = count_runs(module)
     ops = program_costs(module, custom_call_cost, run_counts)
     ops_by_name = {(op.computation, op.instruction.name): op for op in ops}

@@ -14,7 +14,6 @@ class Compute:
     """An operation of the core.
 
     Args:
-        name: name of the instruction.
         seconds: time on the core.
         advances: names of fused transfers that progress while it runs.
     """

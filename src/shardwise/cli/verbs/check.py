@@ -147,8 +147,7 @@ def _plan_answer(
     from shardwise.check.fix import fix as search_for_plan
     from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
-    from shardwise.report.check import plan as training_report
-    from shardwise.report.check import serving as serving_report
+    from shardwise.report.check import plan as report
 
     verdict = sw.check(
         plan,
@@ -173,9 +172,9 @@ def _plan_answer(
 
             write_plan(repair.plan, save)
     if isinstance(verdict, ServingVerdict):
-        blocks = serving_report.blocks(verdict)
+        blocks = report.serving_blocks(verdict)
     else:
-        blocks = training_report.blocks(verdict)
+        blocks = report.blocks(verdict)
     return Answer(
         document=lambda: verdict,
         blocks=blocks,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import shardwise as sw
@@ -21,7 +22,7 @@ from shardwise.workload import OPTIMIZER_MOMENTS, cache_dtype_for, state_dtypes
 Job = sw.Train | sw.Serve
 ChipAndSystem = tuple[sw.Chip, sw.System | None]  # no system if the command names a chip alone
 
-CONTEXT = "8192"  # tokens of a sequence, unless --context says otherwise
+SEQ = int(options.CONTEXT)  # tokens of a sequence in training
 
 
 def run(
@@ -48,7 +49,7 @@ def run(
     published = config.checkpoint_dtype if config and not train else "bf16"
     dtypes = inputs.read(parse_words, dtype or published, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
-    length = inputs.read(units.parse_length, context or CONTEXT, "context")
+    length = inputs.read(units.parse_length, context or options.CONTEXT, "context")
     sequences = inputs.read(units.parse_whole, batch, "batch")
     inputs.read(parse_word, optimizer, "optimizer", OPTIMIZER_MOMENTS)
     if train and len(dtypes) > 1:
@@ -67,29 +68,18 @@ def run(
     needs = tuple(_need(config, machine, job) for job in jobs)
     if not any(need.fits for need in needs):
         raise DoesNotFit(*_refusal(config, machine, jobs, needs))
-    parameters = sw.parameters(config).total
+    result = FitResult(
+        model=config.name,
+        hardware=hardware,
+        kind="serve",
+        n_parameters=sw.parameters(config).total,
+        context=length,
+        batch=sequences,
+        optimizer=None,
+        needs=needs,
+    )
     if train:
-        result = FitResult(
-            model=config.name,
-            hardware=hardware,
-            kind="train",
-            n_parameters=parameters,
-            context=int(CONTEXT),
-            batch=None,
-            optimizer=optimizer,
-            needs=needs,
-        )
-    else:
-        result = FitResult(
-            model=config.name,
-            hardware=hardware,
-            kind="serve",
-            n_parameters=parameters,
-            context=length,
-            batch=sequences,
-            optimizer=None,
-            needs=needs,
-        )
+        result = replace(result, kind="train", context=SEQ, batch=None, optimizer=optimizer)
     return Answer(
         document=lambda: report.document(result), blocks=report.blocks(result), as_json=json
     )
@@ -112,7 +102,7 @@ def _serving(dtype: str, kv_dtype: str, context: int, batch: int) -> sw.Serve:
 def _training(dtype: str, precision: str, optimizer: str) -> sw.Train:
     """A job whose training state is measured; its batch does not matter."""
     dtypes = state_dtypes(precision, dtype)
-    return sw.Train(batch=1, seq=int(CONTEXT), **dtypes, compute=dtype, optimizer=optimizer)  # type: ignore[arg-type]
+    return sw.Train(batch=1, seq=SEQ, **dtypes, compute=dtype, optimizer=optimizer)  # type: ignore[arg-type]
 
 
 def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:
@@ -126,7 +116,7 @@ def _need(config: sw.ModelConfig, machine: ChipAndSystem, job: Job) -> Need:
     return Need(
         dtype=job.weights,
         kv_dtype=kv_dtype,
-        held=fit.held,
+        held=fit.state,
         bytes_per_parameter=_bytes_per_parameter(job),
         kv_bytes_per_token=_kv_bytes_per_token(config, job),
         kv_bytes_per_sequence=fit.kv_bytes_per_sequence,
@@ -148,10 +138,10 @@ def _smallest(config: sw.ModelConfig, chip: sw.Chip, job: Job) -> sw.Fit | None:
 def _bare_room(chip: sw.Chip, fit: sw.Fit) -> Room:
     """What the weights alone leave of the documented memory, as the book counts."""
     hbm_bytes = chip.need("hbm_bytes") * fit.n_chips
-    left_bytes = hbm_bytes - fit.held_bytes
+    left_bytes = hbm_bytes - fit.state_bytes
     sequences = None
     if fit.kv_bytes_per_sequence is not None:
-        free = hbm_bytes - fit.held["weights"]
+        free = hbm_bytes - fit.state["weights"]
         sequences = max(0, int(free // fit.kv_bytes_per_sequence))
     return Room(
         capacity="documented",

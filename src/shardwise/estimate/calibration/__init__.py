@@ -21,19 +21,43 @@ WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """Shares of one chip's peak rates that training achieves, and its overheads.
+class AchievedShares:
+    """Shares of one chip's peak rates that programs of one kind achieve.
 
     Args:
         name: the chip whose file holds the values, or "peak".
         as_of: date of the values.
         source: data to which the values were fitted.
-        matmuls: dtype -> share of the dense peak that a training step's matmuls achieve.
-        attention: share of the 16-bit peak that tiled causal attention achieves.
+        matmuls: dtype -> share of the dense peak that large matmuls achieve.
+        attention: share of the 16-bit peak that tiled attention over whole sequences achieves.
+        grouped: rate of the routed experts' matmuls relative to a plain matmul.
+        spread: 80 % of the predictions for held-out measurements were within a factor of
+            1 + spread; 1 if no measurement was compared.
+    """
+
+    name: str = "peak"
+    as_of: str = ""
+    source: str = ""
+    matmuls: Mapping[str, float] = field(default_factory=dict, hash=False)
+    attention: float = 1.0
+    grouped: float = 1.0
+    spread: float = 1.0
+
+    def matmul(self, dtype: str) -> float:
+        """Share of the dense peak for a dtype, or for the next wider one in `matmuls`; else 1."""
+        while dtype not in self.matmuls and dtype in WIDER:
+            dtype = WIDER[dtype]
+        return self.matmuls.get(dtype, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration(AchievedShares):
+    """Shares of one chip's peak rates that training achieves, and its overheads.
+
+    Args:
         scan: share of the 16-bit peak that the matmuls of an SSM scan achieve, whose kernels wait
             for memory and for each other (PyTorch blog, Accelerating Mamba2 with Kernel Fusion);
             None to use `attention`.
-        grouped: rate of the routed experts' matmuls relative to a plain matmul.
         hbm: share of the HBM bandwidth that element-wise work achieves.
         links: share of the link bandwidth that collectives achieve inside a node or on a torus.
         network: share of the link bandwidth that collectives achieve between nodes or slices.
@@ -42,17 +66,9 @@ class Calibration:
         kernel_s: seconds to launch one kernel.
         expert_s: host seconds to launch the matmul of one expert.
         collective_s: seconds to start one collective.
-        spread: 80 % of the predictions for held-out runs were within a factor of 1 + spread of the
-            measurement; 1 if no run was compared.
     """
 
-    name: str = "peak"
-    as_of: str = ""
-    source: str = ""
-    matmuls: Mapping[str, float] = field(default_factory=dict, hash=False)
-    attention: float = 1.0
     scan: Num = None
-    grouped: float = 1.0
     hbm: float = 1.0
     links: float = 1.0
     network: float = 1.0
@@ -60,27 +76,11 @@ class Calibration:
     kernel_s: float = 0.0
     expert_s: float = 0.0
     collective_s: float = 0.0
-    spread: float = 1.0
 
     @property
     def scan_share(self) -> Num:
         """Share of the 16-bit peak that an SSM scan achieves."""
         return self.attention if self.scan is None else self.scan
-
-    def matmul(self, dtype: str) -> float:
-        """Share of the dense peak that matmuls in a dtype achieve; see `matmul_efficiency`."""
-        return matmul_efficiency(self.matmuls, dtype)
-
-
-def matmul_efficiency(shares: Mapping[str, float], dtype: str) -> float:
-    """Share of the peak for a dtype, or for the next wider dtype in `shares`; 1 if none is in it.
-
-    Args:
-        shares: dtype -> share of the dense peak.
-    """
-    while dtype not in shares and dtype in WIDER:
-        dtype = WIDER[dtype]
-    return shares.get(dtype, 1.0)
 
 
 PEAK = Calibration()
@@ -89,11 +89,14 @@ PEAK = Calibration()
 @functools.cache
 def calibration(chip: str) -> Calibration:
     """Calibration of a chip, or `PEAK` if it has no file."""
-    file = files(__package__) / f"{chip}.toml"
-    if not file.is_file():
-        return PEAK
-    data: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    data = read_file(chip)
     if "like" in data:
         return calibration(data["like"])
     data.pop("serving", None)  # see estimate.serving.efficiency
     return Calibration(name=chip, **data) if data else PEAK
+
+
+def read_file(chip: str) -> dict[str, Any]:
+    """Content of a chip's calibration file; empty if it has none."""
+    file = files(__package__) / f"{chip}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

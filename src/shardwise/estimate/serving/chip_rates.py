@@ -36,7 +36,6 @@ class ServeRates:
     The defaults `AT_PEAK` and `IDEAL` give the pure roofline.
 
     Args:
-        chip: the accelerator.
         job: dtypes of weights, KV cache and compute.
         efficiency: shares of the chip's peak rates that it achieves.
         overhead: time that the engine's software adds.

@@ -7,56 +7,34 @@ them on the other; no value is specific to a single model or measurement.
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.estimate import calibration
-from shardwise.estimate.calibration import matmul_efficiency
+from shardwise.estimate.calibration import AchievedShares, read_file
 
 # Kind of chip -> the chip whose values are used for chips of this kind without a `[serving]` table.
 REFERENCE_CHIPS = {"tpu": "v5p", "gpu": "h100"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingEfficiency:
+class ServingEfficiency(AchievedShares):
     """Shares of one chip's peak rates that serving achieves, and its overheads.
 
     Args:
-        name: the chip whose table holds the values, or "peak".
-        as_of: date of the values.
-        source: data to which the values were fitted.
-        matmuls: dtype -> share of the dense peak that large matmuls achieve.
-        attention: share of the 16-bit peak that attention over prompts achieves.
-        grouped: rate of the routed experts' matmuls relative to a plain matmul.
         stream: share of the HBM bandwidth that reading weights and KV cache achieves.
         network: share of the link bandwidth that collectives achieve.
         kernel_s: idle seconds between one kernel and the next.
         routed_s: seconds per routed layer for top-k, sorting and gathering of tokens on hardware
             that is slow at them; they come on top of matmuls and `kernel_s`.
         message_s: seconds of a collective that do not depend on its bytes.
-        spread: 80 % of the predictions for held-out measurements were within a factor of
-            1 + spread; 1 if no measurement was compared.
     """
 
-    name: str = "peak"
-    as_of: str = ""
-    source: str = ""
-    matmuls: Mapping[str, float] = field(default_factory=dict)
-    attention: float = 1.0
-    grouped: float = 1.0
     stream: float = 1.0
     network: float = 1.0
     kernel_s: float = 0.0
     routed_s: float = 0.0
     message_s: float = 0.0
-    spread: float = 1.0
-
-    def matmul(self, dtype: str) -> float:
-        """Share of the dense peak that matmuls in a dtype achieve; see `matmul_efficiency`."""
-        return matmul_efficiency(self.matmuls, dtype)
 
 
 AT_PEAK = ServingEfficiency()
@@ -73,7 +51,7 @@ def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
         kind: "tpu", "gpu" or another kind of chip.
     """
     for name in (chip, REFERENCE_CHIPS.get(kind, "")):
-        data = _calibration_file(name)
+        data = read_file(name)
         if "serving" in data:
             return ServingEfficiency(name=name, **(_training_values(data) | data["serving"]))
         if "like" in data:
@@ -81,15 +59,9 @@ def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
     return AT_PEAK
 
 
-def _calibration_file(chip: str) -> dict[str, Any]:
-    """Content of a chip's calibration file; empty if it has none."""
-    file = files(calibration) / f"{chip}.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
 def _training_values(data: Mapping[str, Any]) -> dict[str, Any]:
     """Field of `ServingEfficiency` -> the value of training that applies to serving too."""
     if "like" in data:
-        data = _calibration_file(data["like"])
+        data = read_file(data["like"])
     field_of_key = {"matmuls": "matmuls", "attention": "attention", "links": "network"}
     return {field: data[key] for key, field in field_of_key.items() if key in data}

@@ -13,7 +13,7 @@ from shardwise.estimate.items import PricedItem
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.priced_engine import PricedEngine
 from shardwise.formulas.experts import places_hit
-from shardwise.models import Attention, Moe
+from shardwise.models import Attention
 from shardwise.models.count import kv_elements
 from shardwise.strategy.serving_layout import ServeForm
 
@@ -112,10 +112,7 @@ def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
     config = engine.config
     mesh = engine.mesh
     exchanges = (("moe.dispatch", "tokens to their experts"), ("moe.combine", "tokens back"))
-    for group in config.groups:
-        moe = group.layer.ffn
-        if not isinstance(moe, Moe):
-            continue
+    for moe, n_layers in config.moes:
         elements = local_rows(engine.layout, mesh, load.rows) * (moe.d_latent or config.d_model)
         destinations = places_hit(mesh["expert"], moe.experts_per_token)
         for name, description in exchanges:
@@ -125,6 +122,6 @@ def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
                 role="expert",
                 axes=("expert",),
                 description=description,
-                count=group.count,
+                count=n_layers,
                 joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
             )

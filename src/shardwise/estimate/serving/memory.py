@@ -37,7 +37,6 @@ def engine_memory(
     """Memory of the fullest chip of an engine that holds `batch` sequences of `job.context` tokens.
 
     Args:
-        config: the model.
         form: how the layout shards weights and KV cache.
         mesh: mesh role -> chips of the engine.
         job: context length and dtypes.

@@ -14,7 +14,6 @@ from shardwise.estimate.serving.launches import elementwise_bytes, kernel_launch
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.priced_engine import PricedEngine
 from shardwise.formulas.experts import hit_share
-from shardwise.models import Moe
 from shardwise.ops.program import Matmul, Transfer
 
 ACTIVATION_BYTES = 2.0
@@ -172,6 +171,6 @@ def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
     if rates.ideal:
         return 0.0
     rows = local_rows(engine.layout, engine.mesh, load.rows)
-    routed_layers = sum(group.count for group in config.groups if isinstance(group.layer.ffn, Moe))
+    routed_layers = sum(n for _, n in config.moes)
     n_bytes = rows * elementwise_bytes(config, engine.mesh["tensor"])
     return n_bytes / rates.hbm_bytes_per_s + routed_layers * rates.efficiency.routed_s

@@ -21,7 +21,6 @@ class PricedEngine:
     """One engine, or several engines of the same form as arrays, on chips at given rates.
 
     Args:
-        config: the model.
         layout: layout of one engine, or arrays of layouts to compare.
         costs: prices of collectives on the placements of the layouts.
         rates: rates of the chip at the job's dtypes.

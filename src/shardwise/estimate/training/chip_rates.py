@@ -67,7 +67,6 @@ class Rates:
     """Rates of a chip in a training job.
 
     Args:
-        chip: the accelerator.
         job: dtypes and sequence length.
         calibration: shares of the chip's peak rates that it achieves.
         fusion: fusions of the framework's kernels.
@@ -132,8 +131,6 @@ class Rates:
         """Price all occurrences of a matmul in one microbatch.
 
         Args:
-            matmul: the matmul.
-            config: the model.
             program: the program that contains the matmul.
             layout: one layout, or arrays of layouts.
             part: part of the layer to which the matmul belongs.

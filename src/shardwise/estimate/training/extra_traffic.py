@@ -64,10 +64,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
     whole_experts = layout.expert_tensor == 1
     axes = ("tensor", "expert") if whole_experts else ("expert",)
     token_shards = mesh["tensor"] if layout.sequence_parallel or whole_experts else 1
-    for group in priced.config.groups:
-        moe = group.layer.ffn
-        if not isinstance(moe, Moe):
-            continue
+    for moe, n_layers in priced.config.moes:
         width = moe.d_latent or priced.config.d_model
         token_bytes = layout.micro_batch * priced.job.seq * width * priced.job.activation_bytes
         token_bytes = token_bytes / mesh["context"]
@@ -89,14 +86,14 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                     send_once=send_once,
                     axes=axes,
                     description=tokens if phase == "forward" else f"gradients of {tokens}",
-                    count=group.count,
+                    count=n_layers,
                     joined_bytes=joined_bytes,
                 )
         if whole_experts and not layout.sequence_parallel and not moe.d_ff_shared:
-            yield from _residual_gathers(priced, group.count, token_bytes)
+            yield from _residual_gathers(priced, n_layers, token_bytes)
         elif not whole_experts and layout.sequence_parallel:
             copies = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
-            count = where(mesh["expert"] > 1, group.count, 0)
+            count = where(mesh["expert"] > 1, n_layers, 0)
             yield from _tensor_gathers(priced, count, local_bytes * k * copies)
 
 

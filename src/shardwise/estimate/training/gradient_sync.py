@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from shardwise import units
 from shardwise.arrays import Num, maximum
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.training.memory.parameters import ZeroShards, zero_shards
 from shardwise.estimate.training.optimizer import state_bytes, update_flops
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.synced_parameters import synced_parameters
@@ -63,12 +64,10 @@ def gradient_groups(
     single = parameters.single
     stage_share = stage.held / config.n_layers
     axes: tuple[str, ...] = (*BATCH_AXES, "context")
-    zero_shards: Num = 1
-    routed_shards: Num = 1
+    state = ZeroShards(dense=1, routed=1)
     if layout.zero == 3:
         axes = ("data",)
-        routed_shards = mesh["fsdp"] * mesh["context"]
-        zero_shards = routed_shards * mesh["expert"]
+        state = zero_shards(layout, mesh)
     if not layout.is_pipelined or find(layout.schedule).ends_meet:
         outer = single
         outer_elements = single.local(tensor)
@@ -87,9 +86,9 @@ def gradient_groups(
         "vectors": (layers.vectors * stage_share + outer.vectors, vectors + outer_vectors),
     }
     for name, (elements, arrays) in groups.items():
-        yield GradientGroup(weights=name, axes=axes, elements=elements / zero_shards, arrays=arrays)
+        yield GradientGroup(weights=name, axes=axes, elements=elements / state.dense, arrays=arrays)
     if parameters.routed:
-        expert_shards = mesh["expert"] * tensor * routed_shards
+        expert_shards = mesh["expert"] * tensor * state.routed
         yield GradientGroup(
             weights="experts",
             axes=tuple(axis for axis in axes if axis != "expert"),
@@ -156,7 +155,7 @@ def _vector_sync(priced: PricedLayout) -> PricedItem:
     group = next(group for group in groups if group.weights == "vectors")
     elements = group.elements
     if layout.zero == 3:
-        elements = elements * (mesh["fsdp"] * mesh["context"] * mesh["expert"])
+        elements = elements * zero_shards(layout, mesh).dense
     n_bytes = elements * priced.job.reduce_bytes
     return _collective(group, "all_reduce", NORM_AXES, n_bytes)
 

@@ -28,10 +28,7 @@ class LayoutStep:
     """Training step of one layout on one machine.
 
     Args:
-        config: the model.
-        system: the machine.
         job: batch, sequence length and dtypes.
-        layout: the layout.
         placement: placement of the mesh on the machine; by default the one with the least traffic.
         variant: properties of the run that the job does not state.
 

@@ -65,7 +65,6 @@ def element_bytes(array: Array, weights: frozenset[str], job: Train) -> float:
     Args:
         array: an array of the training program.
         weights: names of the program's weights.
-        job: dtypes.
     """
     if array.name in weights:
         return job.weight_bytes if job.compute == "fp32" else min(job.weight_bytes, 2.0)

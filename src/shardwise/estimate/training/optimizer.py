@@ -1,12 +1,14 @@
-"""Bytes of optimizer state, and FLOPs of the update, by kind of parameter."""
+"""Bytes of the training state, and FLOPs of the update, by kind of parameter."""
 
 from __future__ import annotations
 
 import functools
 import math
 
+from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.models import ModelConfig
+from shardwise.models.count import parameters
 from shardwise.models.weights import Weight, model_weights
 from shardwise.workload import Train
 
@@ -49,11 +51,18 @@ def muon_flops(rows: Num, columns: Num, steps: Num = NEWTON_SCHULZ_STEPS) -> Num
 def state_bytes(config: ModelConfig, job: Train) -> float:
     """Mean bytes of optimizer state per parameter over all parameters of a model."""
     n_bytes = 0.0
-    n_parameters = 0
     for weight, count in model_weights(config):
         n_bytes += count * weight.size * job.optimizer_bytes_of(parameter_kind(weight))
-        n_parameters += count * weight.size
-    return n_bytes / n_parameters
+    return n_bytes / parameters(config).total
+
+
+def bytes_per_parameter(config: ModelConfig, job: Train) -> dict[str, float]:
+    """Component of the training state -> its mean bytes per parameter of a model."""
+    return {
+        "weights": job.weight_bytes,
+        "gradients": units.bytes_per_element(job.gradients),
+        "optimizer": state_bytes(config, job),
+    }
 
 
 @functools.lru_cache(maxsize=64)

@@ -26,7 +26,6 @@ class PricedLayout:
     """One layout, or several layouts of the same form as arrays, on chips at given rates.
 
     Args:
-        config: the model.
         layout: layout of a training step, or arrays of layouts.
         rates: rates of the chip in the job.
         costs: prices of collectives on the placements of the layouts.

@@ -158,7 +158,6 @@ def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers
     account_for_loss_in_pipeline_split, DeepSpeed's "type:transformer|embedding").
 
     Args:
-        priced: the layout.
         microbatch: times of one microbatch.
         layers: seconds of one microbatch on the fullest stage.
     """

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 from shardwise.simulate.metrics import Summary
 
 
+def layout_choices(weights: str, kv: str, expert_tensor: int | None) -> str:
+    """Choices of a layout of engines that are not the usual ones: ` (KV by batch)`; or empty."""
+    words = []
+    if weights != "stationary":
+        words.append(weights)
+    if kv != "copied":
+        words.append(f"KV by {kv}")
+    if expert_tensor == 1:
+        words.append("whole experts")
+    return f" ({', '.join(words)})" if words else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     """Identical engines, each on a machine `hardware`.
@@ -25,11 +37,8 @@ class Engines:
 
     def __str__(self) -> str:
         """For example `2 × tensor 4 (KV by batch) on h100:4`."""
-        words = [self.weights] * (self.weights != "stationary")
-        words += [f"KV by {self.kv}"] * (self.kv != "copied")
-        words += ["whole experts"] * (self.expert_tensor == 1)
         sizes = " × ".join(f"{role} {n}" for role, n in self.mesh.items() if n > 1) or "one chip"
-        choices = f" ({', '.join(words)})" if words else ""
+        choices = layout_choices(self.weights, self.kv, self.expert_tensor)
         return f"{self.count:,} × {sizes}{choices} on {self.hardware}"
 
 

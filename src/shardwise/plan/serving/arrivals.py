@@ -89,7 +89,6 @@ class Arrivals:
         Args:
             job: lengths of the requests, if there is no recording.
             rate: requests per second of the whole deployment.
-            n: number of requests.
             simulated_share: share of the deployment's engines that is simulated; they get this
                 share of the requests.
         """

@@ -9,7 +9,7 @@ from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
 from shardwise.estimate.serving.load import decode_load, prefill_load
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.arguments import check_types
 from shardwise.plan.machine import describe_links, planned_hardware
@@ -134,7 +134,7 @@ def search_request(
     raise_all(NotDivisible, problems(model, system, choices))
     return rank.Request(
         config=model,
-        where=machine_or_chip,
+        hardware=machine_or_chip,
         jobs=jobs,
         fixed=choices,
         peak=peak,
@@ -157,7 +157,7 @@ def _check_arguments(
     )
     if not jobs:
         raise BadInput("pass a workload: sw.Serve(...).")
-    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
+    chip = chip_of(machine_or_chip)
     for job in jobs:
         if units.bytes_per_element(job.compute) != 2:  # every chip has products of 16 bits
             chip.peak(job.compute)
@@ -184,8 +184,8 @@ def _record_plan(request: rank.Request, ranking: rank.Ranking) -> serving.Servin
             mesh=mesh_of(server),
             precision={"weights": job.weights, "kv": job.kv, "compute": job.compute},
             servers=_planned_engines(server),
-            prefill=_planned_engines(chosen.reader) if chosen.reader else None,
-            disaggregated=chosen.reader is not None,
+            prefill=_planned_engines(chosen.prefill_server) if chosen.prefill_server else None,
+            disaggregated=chosen.prefill_server is not None,
             n_chips=chosen.chips,
             searched="machine" if request.machine_is_given else "chip",
             rule=ranking.rule,
@@ -204,7 +204,7 @@ def _operations(chosen: Candidate) -> tuple[Operation, ...]:
     """The operations of a decoding pass and of a prefill pass."""
     job = chosen.job
     decode_engine = chosen.server.ideal
-    prefill_engine = (chosen.reader or chosen.server).ideal
+    prefill_engine = (chosen.prefill_server or chosen.server).ideal
     n_sequences = in_flight(decode_engine, chosen.batch)
     decode_pass = decode_load(n_sequences, job.mean_context, 1 + job.drafted)
     n_cached = job.prompt_tokens - job.fresh_tokens
@@ -233,11 +233,6 @@ def _planned_engines(server: Server) -> serving.PlannedEngines:
 
 def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
     server = other.server
-    prefill_mesh = None
-    n_prefill = 0
-    if other.reader:
-        prefill_mesh = mesh_of(other.reader)
-        n_prefill = other.reader.count
     return serving.ServingPoint(
         hardware=server.system.name,
         mesh=mesh_of(server),
@@ -247,8 +242,8 @@ def _other_point(other: Candidate, chosen: Candidate) -> serving.ServingPoint:
         dtype=other.job.weights,
         batch=other.batch,
         engines=server.count,
-        prefill_mesh=prefill_mesh,
-        prefill_engines=n_prefill,
+        prefill_mesh=mesh_of(other.prefill_server) if other.prefill_server else None,
+        prefill_engines=other.n_prefill,
         n_chips=other.chips,
         tpot_s=other.tpot_s,
         ttft_s=other.ttft_s,

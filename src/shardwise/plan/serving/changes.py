@@ -52,7 +52,6 @@ class Change:
     """The predicted numbers of a deployment that differs from the plan's in one respect.
 
     Args:
-        differs: the difference.
         mesh, hardware: mesh and machine of an engine, if they differ from the plan's.
         tpot_s, ttft_s: mean seconds per output token, and to the first token.
         usd_per_million_output_tokens: None if the chip has no public price.
@@ -75,11 +74,13 @@ def decode_engines_alone(chosen: Candidate) -> Candidate:
     server = chosen.server
     job = replace(chosen.job, rate=None, ttft_s=None, tpot_s=None, batch=None)
     n_chips = chosen.chips
-    if chosen.reader:
+    if chosen.prefill_server:
         job = replace(job, prompt=None, output=None, context=round(job.mean_context))
         n_chips = server.count * server.n_chips
     server = replace(server, job=job, rates=replace(server.rates, job=job))
-    return replace(chosen, server=server, reader=None, busy=0.0, chips=n_chips, transfer_s=0.0)
+    return replace(
+        chosen, server=server, prefill_server=None, prefill_busy=0.0, chips=n_chips, transfer_s=0.0
+    )
 
 
 def make_change(
@@ -128,7 +129,7 @@ def changes(chosen: Candidate) -> tuple[Change, ...]:
         full = replace(chosen, batch=server.max_batch)
         rows.append(make_change(Difference(kind="full_batch"), full))
     request = Request(
-        config=server.config, where=server.system, jobs=[chosen.job], peak=server.rates.ideal
+        config=server.config, hardware=server.system, jobs=[chosen.job], peak=server.rates.ideal
     )
     larger = on_twice_the_chips(request, chosen)
     if larger:

@@ -9,7 +9,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import experts, inference, thresholds
-from shardwise.models import Moe, count
+from shardwise.models import count
 from shardwise.plan.decisions import (
     Batch,
     Caches,
@@ -129,18 +129,13 @@ def _caches(chosen: Candidate) -> Iterator[Decision]:
 def _experts(chosen: Candidate) -> Iterator[Decision]:
     """The expert parallelism, and how many experts a pass reads."""
     server = chosen.server
-    for group in server.config.groups:
-        moe = group.layer.ffn
-        if isinstance(moe, Moe):
-            rows = float(in_flight(server.engine, chosen.batch))
-            share = experts.hit_share(moe.n_experts, moe.experts_per_token, rows)
-            n_read = moe.n_experts * share
-            fields = comparison(
-                "expert", n_read, moe.n_experts, "experts", server.layout.mesh.expert
-            )
-            fields["met"] = n_read > moe.n_experts / 2
-            yield Experts(**fields, rows=rows, experts_per_token=moe.experts_per_token)
-            return
+    for moe, _ in server.config.moes[:1]:
+        rows = float(in_flight(server.engine, chosen.batch))
+        share = experts.hit_share(moe.n_experts, moe.experts_per_token, rows)
+        n_read = moe.n_experts * share
+        fields = comparison("expert", n_read, moe.n_experts, "experts", server.layout.mesh.expert)
+        fields["met"] = n_read > moe.n_experts / 2
+        yield Experts(**fields, rows=rows, experts_per_token=moe.experts_per_token)
 
 
 def _batch(chosen: Candidate, plan: ServingPlan) -> Decision:
@@ -167,7 +162,7 @@ def _prefill_engines(chosen: Candidate, plan: ServingPlan) -> Iterator[Decision]
     at_mfu = prefill.at_mfu
     if prefill.servers is None or at_mfu.servers is None:
         return
-    n_engines = chosen.reader.count if chosen.reader else None
+    n_engines = chosen.prefill_server.count if chosen.prefill_server else None
     yield PrefillEngines(
         **comparison("prompts", prefill.servers, 1.0, "engines", n_engines),
         step_s=prefill.step_s.expected,

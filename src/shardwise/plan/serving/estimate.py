@@ -7,9 +7,8 @@ from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
-from shardwise.plan.machine import memory_bytes
+from shardwise.plan.machine import memory_bytes, rates_used
 from shardwise.plan.schema import serving
-from shardwise.plan.schema.common import RatesUsed
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
@@ -26,7 +25,6 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     """Make the estimate of a plan from the deployment that the search chose."""
     server = chosen.server
     job = chosen.job
-    shares = server.rates.efficiency
     requests_per_s = None
     most_requests_per_s = None
     utilisation = 1.0
@@ -36,8 +34,10 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         if job.rate and most_requests_per_s:
             utilisation = job.rate / most_requests_per_s
     prefill_memory = None
-    if chosen.reader:
-        prefill_memory = memory_bytes(chosen.reader.memory(prompts_at_once(chosen.reader)))
+    if chosen.prefill_server:
+        prefill_memory = memory_bytes(
+            chosen.prefill_server.memory(prompts_at_once(chosen.prefill_server))
+        )
     price = server.rates.chip.usd_per_chip_hour
     decode = _decode(config, chosen)
     return serving.ServingEstimate(
@@ -55,9 +55,7 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         usd_per_hour=chosen.chips * price if price else None,
         memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
         prefill_memory_bytes_per_chip=prefill_memory,
-        rates=RatesUsed(
-            name=shares.name, as_of=shares.as_of, source=shares.source, spread=shares.spread
-        ),
+        rates=rates_used(server.rates.efficiency),
     )
 
 
@@ -89,7 +87,7 @@ def _decode(config: ModelConfig, chosen: Candidate) -> serving.Decode:
 
 def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
     job = chosen.job
-    server = chosen.reader or chosen.server
+    server = chosen.prefill_server or chosen.server
     time = server.prefill()
     n_prompts = prompts_at_once(server)
     n_active = count.parameters(config).active
@@ -107,7 +105,7 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
         parts=parts(time),
         bound=bound(time, compute_bound=float(time.matmuls) > 0),
         mfu=mfu(flops, float(time.step_s), server.n_chips, peak),
-        busy=chosen.busy if chosen.reader else float(chosen.steady.busy),
+        busy=chosen.prefill_busy if chosen.prefill_server else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,
         servers=_prefill_engines(chosen, float(time.step_s) / n_prompts * same_size),
         at_mfu=serving.PrefillAtMfu(
@@ -156,8 +154,8 @@ def usd_per_million(chosen: Candidate) -> serving.UsdPerMillion | None:
             input=float(cost.usd_per_million_tokens(prefill_rate, price)),
             output=float(cost.usd_per_million_tokens(decode_rate, price)),
         )
-    if chosen.reader:
-        prefill_chips = chosen.reader.count * chosen.reader.n_chips
+    if chosen.prefill_server:
+        prefill_chips = chosen.prefill_server.count * chosen.prefill_server.n_chips
         prefill_share = prefill_chips / (prefill_chips + server.count * server.n_chips)
     else:
         prefill_share = float(chosen.steady.busy)

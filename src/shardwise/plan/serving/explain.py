@@ -29,7 +29,6 @@ from shardwise.plan.serving.time_parts import (
     usual_compute,
 )
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.legal import batch_unit
 from shardwise.search.serving.rank import Request, rank
 
 N_BATCHES = 6  # batches in the table, besides the plan's and the largest that fits
@@ -112,7 +111,6 @@ class ServingExplanation:
         changes: the plan's numbers, then those of each change. If there are separate prefill
             engines, both are for the decode engines alone.
         path: the decisions in the order of the book.
-        why: the reasons of the plan.
         what_if: the plan on a changed machine, if one was asked for.
     """
 
@@ -195,7 +193,7 @@ def at_batch(chosen: Candidate, batch: int) -> AtBatch:
 def _table_batches(chosen: Candidate) -> list[int]:
     """Batches for the table, in equal factors up to the largest that fits, with the plan's."""
     server = chosen.server
-    fewest = int(batch_unit(server.config, server.layout, server.layout.sizes))
+    fewest = server.batch_unit
     factor = MIN_FACTOR
     while fewest * factor ** (N_BATCHES - 1) < server.max_batch:
         factor *= 2
@@ -244,7 +242,11 @@ def _what_if(chosen: Candidate, factors: Mapping[str, float]) -> ServingWhatIf:
     )
     job = replace(chosen.job, batch=chosen.batch * mesh.data)
     request = Request(
-        config=server.config, where=system, jobs=[job], peak=server.rates.ideal, disaggregate=False
+        config=server.config,
+        hardware=system,
+        jobs=[job],
+        peak=server.rates.ideal,
+        disaggregate=False,
     )
     best = None
     with contextlib.suppress(ShardwiseError):

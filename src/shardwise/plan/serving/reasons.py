@@ -39,7 +39,6 @@ def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tu
     """List every reason for the plan.
 
     Args:
-        request: the request of the search.
         ranking: the result of the search, the chosen deployment first.
         estimate: the numbers of the chosen deployment.
     """
@@ -163,7 +162,7 @@ def _best_placement(server: Server, mesh: Mesh) -> Placement:
 
 def _twice_the_chips(request: Request, chosen: Candidate) -> Iterator[Reason]:
     """The same batch on engines with twice the chips."""
-    if chosen.reader:
+    if chosen.prefill_server:
         return
     larger = on_twice_the_chips(request, chosen)
     if larger is None:
@@ -190,7 +189,7 @@ def on_twice_the_chips(request: Request, chosen: Candidate) -> Candidate | None:
     fixed = request.fixed.only(
         pipe=mesh.pipe, context=mesh.context, data=mesh.data, weights=server.layout.weights
     )
-    larger = replace(request, where=system, jobs=[job], fixed=fixed, disaggregate=False)
+    larger = replace(request, hardware=system, jobs=[job], fixed=fixed, disaggregate=False)
     try:
         return rank(larger, 0).candidates[0]
     except ShardwiseError:
@@ -219,7 +218,7 @@ def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> It
     if not request.compares_both_kinds:
         return
     opposite = ranking.other
-    disaggregated = chosen.reader is None
+    disaggregated = chosen.prefill_server is None
     if opposite is None:
         yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
@@ -260,7 +259,7 @@ def _prompt(chosen: Candidate, estimate: ServingEstimate) -> Reason:
         tokens=chosen.job.prompt_tokens,
         cached=chosen.job.cached,
         step_s=prefill.step_s.expected,
-        transfer_s=prefill.transfer_s if chosen.reader else None,
+        transfer_s=prefill.transfer_s if chosen.prefill_server else None,
         busy=prefill.busy,
         servers=prefill.servers,
         longest=largest(prefill.parts),

@@ -39,7 +39,7 @@ def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
         job = _job(plan)
     request = Request(
         config=model,
-        where=system if strategy.searched == "machine" else system.chip,
+        hardware=system if strategy.searched == "machine" else system.chip,
         jobs=(job,),
         fixed=fixed_of(strategy.fixed, strategy.most),
         peak=estimate.rates.name == "peak",
@@ -56,8 +56,8 @@ def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
     return request, Candidate(
         server=server,
         batch=estimate.decode.batch,
-        reader=prefill_server,
-        busy=prefill_busy,
+        prefill_server=prefill_server,
+        prefill_busy=prefill_busy,
         chips=strategy.n_chips,
         transfer_s=estimate.prefill.transfer_s,
     )
@@ -80,7 +80,6 @@ def _server(request: Request, system: System, engines: PlannedEngines) -> Server
     Args:
         request: the search request of the plan.
         system: the machine of the plan. The engines may be on another machine of the same chip.
-        engines: their entry in the plan.
     """
     machine = system
     if engines.hardware != system.name:
@@ -121,7 +120,6 @@ def engine_placement(system: System, mesh: Mesh, descriptions: Mapping[str, str]
 
     Args:
         system: the machine of the engine.
-        mesh: the mesh of the engine.
         descriptions: role -> links that its mesh axis uses, in words.
 
     Raises:

@@ -27,7 +27,6 @@ def rank_or_explain(request: Request, n_candidates: int, *, each_prefill: bool =
     """Rank the deployments of a request; if there are none, the error says what would work.
 
     Args:
-        request: the request of the search.
         n_candidates: number of deployments to keep.
         each_prefill: also keep deployments that differ only in their prefill engines.
 
@@ -53,7 +52,9 @@ def _no_legal_engine(request: Request) -> NoStrategy:
 
 
 def _hardware_text(request: Request) -> str:
-    return request.where.name if request.machine_is_given else f"a machine of {request.chip.name}"
+    return (
+        request.hardware.name if request.machine_is_given else f"a machine of {request.chip.name}"
+    )
 
 
 def _does_not_fit(request: Request) -> DoesNotFit:
@@ -125,7 +126,7 @@ def _smallest_machines(request: Request, job: Serve) -> Iterator[str]:
         unbounded = replace(narrow, rate=None, ttft_s=None, tpot_s=None)
         for system in machines(request.config, request.chip, narrow):
             attempt = Request(
-                config=request.config, where=system, jobs=[unbounded], peak=request.peak
+                config=request.config, hardware=system, jobs=[unbounded], peak=request.peak
             )
             try:
                 rank(attempt, 0)
@@ -148,7 +149,7 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
     chip = request.chip
     options = []
     if request.machine_is_given and not job.batch and not request.fixed:
-        options += _option_of_best(replace(request, where=chip), "")
+        options += _option_of_best(replace(request, hardware=chip), "")
     if not request.fixed and len(request.jobs) == 1:
         for dtype in NARROW_DTYPES[chip.kind]:
             if units.bytes_per_element(dtype) < _weight_bytes(job):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import DoesNotFit, ShardwiseError
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
 from shardwise.plan.serving.build import search_request
@@ -169,7 +169,7 @@ def _row(
     no deployment."""
     row = ServedRow(swept=swept, hardware=machine_or_chip.name)
     fixed = select_options(choices, LAYOUT_OPTIONS)
-    chip = machine_or_chip if isinstance(machine_or_chip, Chip) else machine_or_chip.chip
+    chip = chip_of(machine_or_chip)
     try:
         row_job = _job(job, choices, chip)
         request = search_request(
@@ -228,7 +228,7 @@ def _with_numbers(row: ServedRow, best: Candidate) -> ServedRow:
         step_s=step_s,
         tpot_s=best.tpot_s,
         ttft_s=best.ttft_s,
-        prefill_s=float((best.reader or server).prefill().step_s),
+        prefill_s=float((best.prefill_server or server).prefill().step_s),
         tokens_per_s=best.tokens_per_s,
         tokens_per_s_per_chip=best.tokens_per_s / best.chips,
         roofline_tokens_per_s_per_chip=roofline_tokens_per_s / best.chips,
@@ -242,5 +242,5 @@ def _with_numbers(row: ServedRow, best: Candidate) -> ServedRow:
         mesh=mesh_of(server),
         weights=server.layout.weights,
         kv=server.layout.kv,
-        prefill_mesh=mesh_of(best.reader) if best.reader else None,
+        prefill_mesh=mesh_of(best.prefill_server) if best.prefill_server else None,
     )

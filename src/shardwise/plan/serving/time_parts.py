@@ -9,7 +9,7 @@ from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import roofline
 from shardwise.hardware import Chip
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.plan.schema.serving import Bound
@@ -39,7 +39,6 @@ def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
     """What can bound a pass -> its seconds: weights, kv, flops, network and software.
 
     Args:
-        time: the time of the pass.
         compute_bound: whether FLOPs bound the matmuls; otherwise reading weights does.
     """
     seconds = {
@@ -98,11 +97,7 @@ def critical_batch(config: ModelConfig, server: Server) -> float:
     rates = server.rates
     peak = rates.chip.peak(rates.dtype(head=False))
     tokens = roofline.critical_batch(peak, rates.chip.need("hbm.bandwidth"), server.job.weights)
-    sparsity = 1.0
-    for group in config.groups:
-        ffn = group.layer.ffn
-        if isinstance(ffn, Moe):
-            sparsity = max(sparsity, ffn.n_experts / ffn.experts_per_token)
+    sparsity = max((moe.n_experts / moe.experts_per_token for moe, _ in config.moes), default=1.0)
     return float(tokens) * sparsity / (1 + server.job.drafted)
 
 

@@ -157,11 +157,12 @@ def simulated_pools(
     max_context = job.context
     if trace is not None:
         max_context = int((trace.prompt + trace.output).max())
-    prefill_server = chosen.reader
-    n_prefill = prefill_server.count if prefill_server else 0
+    prefill_server = chosen.prefill_server
     max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
     max_engines = min(max_engines, MAX_SEQUENCES // max(chosen.batch, 1) or 1)
-    n_decode, n_prefill, share = engines_to_simulate(chosen.server.count, n_prefill, max_engines)
+    n_decode, n_prefill, share = engines_to_simulate(
+        chosen.server.count, chosen.n_prefill, max_engines
+    )
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None
     if prefill_server:
@@ -212,7 +213,7 @@ def _decode_pool(
     if job.batch and chosen.batch:
         n_sequences = chosen.batch
     else:
-        prefills = chosen.reader is None
+        prefills = chosen.prefill_server is None
         n_sequences = max_sequences(engine, job, times, job.tpot_s, prefills=prefills)
     limits = engine_limits(engine, job, n_sequences, **asdict(options))
     return Pool(times=times, limits=limits, replicas=n_engines)
@@ -240,8 +241,6 @@ def estimate(
     """Metrics of the simulated requests of a deployment.
 
     Args:
-        chosen: the deployment.
-        arrivals: the requests.
         rate: requests per second of the whole deployment.
         options: options of the scheduler.
         n: number of judged requests; None for as many as the percentile needs.
@@ -298,7 +297,7 @@ def _mean_field(
         pool.times,
         rate / server.count,
         pool.limits.max_sequences,
-        prefills=chosen.reader is None,
+        prefills=chosen.prefill_server is None,
     )
     return MeanField(
         ttft_s=chosen.ttft_s,
@@ -343,13 +342,13 @@ def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
     server = chosen.server
     job = chosen.job
     n_sequences = pool.limits.max_sequences
-    prefills = chosen.reader is None
+    prefills = chosen.prefill_server is None
     token_s = full_batch_tpot_s(server.engine, job, pool.times, n_sequences, prefills=prefills)
     decode_rate = server.count * n_sequences / (token_s * (job.output or 1))
-    if not chosen.reader:
+    if not chosen.prefill_server:
         return decode_rate
-    prefill_rate, _ = prefill_only(chosen.reader.engine, job, 1.0)
-    return min(decode_rate, chosen.reader.count * float(prefill_rate))
+    prefill_rate, _ = prefill_only(chosen.prefill_server.engine, job, 1.0)
+    return min(decode_rate, chosen.n_prefill * float(prefill_rate))
 
 
 def _delayed(spread: Spread, seconds: float) -> Spread:

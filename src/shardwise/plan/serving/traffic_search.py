@@ -21,7 +21,7 @@ from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.deployments import MAX_LOAD
-from shardwise.search.serving.legal import BATCH_GRID, batch_unit
+from shardwise.search.serving.legal import BATCH_GRID
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout
@@ -71,7 +71,6 @@ def under_traffic(
     Args:
         request: the request of the search by means.
         ranking: the result of the search by means.
-        arrivals: the requests.
         largest: also find the highest rate that meets the bounds. If the job has no rate, this is
             done in any case, for the best deployment of the ranking.
 
@@ -81,7 +80,7 @@ def under_traffic(
     best = ranking.candidates[0]
     rate = request.job.rate
     if rate:
-        n_chips = request.where.n_chips if isinstance(request.where, System) else None
+        n_chips = request.hardware.n_chips if isinstance(request.hardware, System) else None
         best, traffic = cheapest(ranking.candidates, arrivals, rate, n_chips)
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
@@ -99,7 +98,6 @@ def cheapest(
 
     Args:
         candidates: deployments of the search by means, cheapest first.
-        arrivals: the requests.
         rate: requests per second of the whole deployment.
         n_chips: chips of the machine; None if the number of chips is free.
 
@@ -133,7 +131,7 @@ class _TrafficSearch:
 
     def run(self, candidates: Sequence[Candidate]) -> SimulatedDeployment:
         for disaggregated in (False, True):
-            starts = [c for c in candidates if (c.reader is not None) == disaggregated]
+            starts = [c for c in candidates if (c.prefill_server is not None) == disaggregated]
             for candidate in starts[:N_STARTS]:
                 self._enqueue(_QueuedDeployment(0, _used_bound(candidate), 0, candidate))
         while self.queue and len(self.tried) < MAX_TRIES:
@@ -164,7 +162,7 @@ class _TrafficSearch:
     def _enqueue(self, entry: _QueuedDeployment) -> None:
         candidate = entry.candidate
         fits = candidate.chips <= (self.n_chips or math.inf)
-        if self.n_chips and not candidate.reader:
+        if self.n_chips and not candidate.prefill_server:
             fits = candidate.server.count <= candidate.server.layout.mesh.data
         if fits and self._is_new(candidate):
             entry.insertion = len(self.queued)
@@ -174,7 +172,7 @@ class _TrafficSearch:
     def _is_new(self, candidate: Candidate) -> bool:
         engines = tuple(
             (_one_engine(server), server.count, server.system.name)
-            for server in (candidate.server, candidate.reader)
+            for server in (candidate.server, candidate.prefill_server)
             if server
         )
         key = (engines, candidate.job.weights)
@@ -188,7 +186,7 @@ class _TrafficSearch:
         candidate = entry.candidate
         counts = _counts(candidate)
         least_counts = []
-        for server, count in zip((candidate.server, candidate.reader), counts, strict=True):
+        for server, count in zip((candidate.server, candidate.prefill_server), counts, strict=True):
             failed = self.too_few.get(_engine_kind(server, candidate), -1) if server else -1
             least_counts.append(max(count, failed + 1))
         if tuple(least_counts) == counts:
@@ -223,7 +221,6 @@ class _TrafficSearch:
         """Queue a deployment again with more engines of the kind that misses a bound.
 
         Args:
-            entry: the deployment.
             traffic: its simulated metrics; None if it was not simulated.
         """
         candidate = entry.candidate
@@ -237,8 +234,8 @@ class _TrafficSearch:
             misses_ttft = _misses(traffic.ttft_s, traffic.ttft_bound_s, traffic.at)
             misses_tpot = _misses(traffic.tpot_s, traffic.tpot_bound_s, traffic.at)
             n_growths += 3 if traffic.within < traffic.at - FAR_MARGIN else 1
-            if candidate.reader and misses_ttft != misses_tpot:
-                server = candidate.reader if misses_ttft else candidate.server
+            if candidate.prefill_server and misses_ttft != misses_tpot:
+                server = candidate.prefill_server if misses_ttft else candidate.server
                 kind = _engine_kind(server, candidate)
                 self.too_few[kind] = max(server.count, self.too_few.get(kind, 0))
         counts = []
@@ -253,7 +250,7 @@ class _TrafficSearch:
     def _with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> SimulatedDeployment:
         """Remove engines while the bounds are met: several may have been added at once."""
         n_left = MAX_TRIES_WITH_FEWER
-        for kind in (0, 1) if candidate.reader else (0,):
+        for kind in (0, 1) if candidate.prefill_server else (0,):
             step = _engines_to_add(_counts(candidate)[kind], 1)
             while step and n_left:
                 counts = list(_counts(candidate))
@@ -284,7 +281,7 @@ class _TrafficSearch:
 
 def _counts(candidate: Candidate) -> tuple[int, int]:
     """(number of decode engines, number of separate prefill engines)."""
-    return candidate.server.count, candidate.reader.count if candidate.reader else 0
+    return candidate.server.count, candidate.n_prefill
 
 
 def _engines_to_add(n_engines: int, n_growths: int) -> int:
@@ -292,14 +289,9 @@ def _engines_to_add(n_engines: int, n_growths: int) -> int:
     return max(1, round(GROWTH_SHARE * n_growths * n_engines))
 
 
-def _batch_unit(server: Server) -> int:
-    """Number of sequences that every batch of an engine is a multiple of."""
-    return int(batch_unit(server.config, server.layout, server.layout.sizes))
-
-
 def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
     """The largest batch that the simulated scheduler allows, at most the candidate's."""
-    unit = _batch_unit(candidate.server)
+    unit = candidate.server.batch_unit
     return min(candidate.batch, max(unit, traffic.max_sequences // unit * unit))
 
 
@@ -309,8 +301,8 @@ def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) ->
     n_chips = n_decode * server.n_chips
     prefill_server = None
     busy = 0.0
-    if candidate.reader:
-        prefill_server = replace(candidate.reader, count=n_prefill)
+    if candidate.prefill_server:
+        prefill_server = replace(candidate.prefill_server, count=n_prefill)
         n_chips += n_prefill * prefill_server.n_chips
         prefill_rate, _ = prefill_only(prefill_server.engine, prefill_server.job, 1.0)
         busy = min(MAX_LOAD, rate / (n_prefill * float(prefill_rate)))
@@ -318,7 +310,12 @@ def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) ->
     if not candidate.job.batch:
         batch = _smallest_batch(server, rate, prefills=prefill_server is None)
     return replace(
-        candidate, server=server, reader=prefill_server, chips=n_chips, busy=busy, batch=batch
+        candidate,
+        server=server,
+        prefill_server=prefill_server,
+        chips=n_chips,
+        prefill_busy=busy,
+        batch=batch,
     )
 
 
@@ -326,7 +323,7 @@ def _smallest_batch(server: Server, rate: float, *, prefills: bool) -> int:
     """The smallest batch that serves the rate; the largest that fits if none does."""
     import numpy as np
 
-    unit = _batch_unit(server)
+    unit = server.batch_unit
     batches = np.array(BATCH_GRID) * unit
     batches = batches[batches <= max(unit, server.max_batch)]
     steady_state = colocated if prefills else decode_only
@@ -366,7 +363,12 @@ def _misses(spread: Spread, bound_s: float | None, at: float) -> bool:
 
 def _engine_kind(server: Server, candidate: Candidate) -> EngineKind:
     """What makes engines equal: whether they only prefill, layout, chips and weight dtype."""
-    return (server is candidate.reader, _one_engine(server), server.n_chips, server.job.weights)
+    return (
+        server is candidate.prefill_server,
+        _one_engine(server),
+        server.n_chips,
+        server.job.weights,
+    )
 
 
 def _one_engine(server: Server) -> ServeLayout:
@@ -376,7 +378,7 @@ def _one_engine(server: Server) -> ServeLayout:
 
 def _engines(candidate: Candidate) -> tuple[Engines, Engines | None]:
     """The entries of the decode engines, and of separate prefill engines, in a plan."""
-    prefill = _engines_entry(candidate.reader) if candidate.reader else None
+    prefill = _engines_entry(candidate.prefill_server) if candidate.prefill_server else None
     return _engines_entry(candidate.server), prefill
 
 

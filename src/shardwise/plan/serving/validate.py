@@ -44,8 +44,8 @@ def plan_problems(plan: ServingPlan) -> list[str]:
     raise_all(BadFile, [*disagreements(facts)])
     request, chosen = rebuild(plan)
     links = [*_link_facts("$.strategy.servers", plan.strategy.servers, chosen.server)]
-    if plan.strategy.prefill and chosen.reader:
-        links += _link_facts("$.strategy.prefill", plan.strategy.prefill, chosen.reader)
+    if plan.strategy.prefill and chosen.prefill_server:
+        links += _link_facts("$.strategy.prefill", plan.strategy.prefill, chosen.prefill_server)
     estimate = plan.estimate
     return [
         *disagreements(model_facts(plan, request.config)),

@@ -13,10 +13,10 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
 from shardwise.plan.arguments import check_types
 from shardwise.plan.losses import nonzero
-from shardwise.plan.machine import describe_links, memory_bytes, planned_hardware
+from shardwise.plan.machine import describe_links, memory_bytes, planned_hardware, rates_used
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
-from shardwise.plan.schema.common import Operation, RatesUsed
+from shardwise.plan.schema.common import Operation
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import operations
 from shardwise.plan.xla_flags import flags_for
@@ -201,9 +201,7 @@ def _estimate(
         comm_s=nonzero(chosen.roofline.traffic_s),
         exposed_comm_s=sum(float(seconds) for seconds in time.comm_s.values()),
         expected_s=reasons.step_parts(chosen),
-        rates=RatesUsed(
-            name=rates.name, as_of=rates.as_of, source=rates.source, spread=rates.spread
-        ),
+        rates=rates_used(rates),
         bubble_fraction=float(time.bubble_s) / step_s,
         mfu=mfu(flops, step_s, n_chips, peak),
         tokens_per_s=job.tokens_per_step / step_s,

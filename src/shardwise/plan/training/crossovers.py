@@ -9,6 +9,7 @@ from shardwise.formulas import experts, thresholds
 from shardwise.formulas.thresholds import alpha
 from shardwise.hardware import Torus
 from shardwise.models import ModelConfig, Moe
+from shardwise.models.count import kv_elements
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 from shardwise.workload import Train
@@ -275,15 +276,11 @@ def _context(case: Case) -> Iterator[Crossover]:
     if not attention:
         return
     degree = max(2, case.layout.mesh.context)
-    head_width = attention.d_head + attention.d_head_v
-    kv_width = attention.n_kv_heads * head_width
-    if attention.mla:  # the latent vector and the shared rotary key go around the ring
-        kv_width = attention.mla.kv_lora_rank + attention.mla.d_rope
     tokens = thresholds.ring_tokens(
         alpha(case.system.chip, inner_network(case), case.job.compute),
         n_heads=attention.n_heads,
-        head_width=head_width,
-        kv_bytes=kv_width * case.job.activation_bytes,
+        head_width=attention.d_head + attention.d_head_v,
+        kv_bytes=kv_elements(attention) * case.job.activation_bytes,
         causal=attention.causal,
     )
     yield _crossover(

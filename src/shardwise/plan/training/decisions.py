@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from shardwise import units
 from shardwise.estimate.chip_memory import capacity_bytes
-from shardwise.estimate.training import optimizer
+from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.hardware import Torus
 from shardwise.models import count
 from shardwise.plan.decisions import (
@@ -52,10 +51,8 @@ def decision_path(
 
 def _state_bytes(case: Case) -> float:
     """Bytes of the training state of the whole model: weights, gradients, optimizer state."""
-    job = case.job
-    bytes_per_parameter = job.weight_bytes + units.bytes_per_element(job.gradients)
-    bytes_per_parameter += optimizer.state_bytes(case.model, job)
-    return count.parameters(case.model).total * bytes_per_parameter
+    n_bytes = sum(bytes_per_parameter(case.model, case.job).values())
+    return count.parameters(case.model).total * n_bytes
 
 
 def _capacity(case: Case, step: str, n_chips: int, *, of_several: bool) -> Decision:

@@ -76,7 +76,6 @@ class Explanation:
         sensitivities: see `shardwise.sensitivity`.
         path: the decisions in the order of the book.
         crossovers: the table of thresholds of each kind of parallelism.
-        why: the reasons of the plan.
         what_if: the plan on a changed machine, if one was asked for.
     """
 

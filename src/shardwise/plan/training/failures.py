@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.errors import BadInput
-from shardwise.estimate.training import optimizer
+from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.formulas import goodput
 from shardwise.hardware import Switched
 from shardwise.models import count
@@ -67,8 +67,8 @@ def with_failures(plan: Plan, mtbf_s: float, restart_s: float = RESTART_S) -> Pl
 
 def checkpoint_bytes(case: Case) -> float:
     """Bytes of a checkpoint: the weights, their master copy and the optimizer's moments, once."""
-    bytes_per_parameter = case.job.weight_bytes + optimizer.state_bytes(case.model, case.job)
-    return count.parameters(case.model).total * bytes_per_parameter
+    components = bytes_per_parameter(case.model, case.job)
+    return count.parameters(case.model).total * (components["weights"] + components["optimizer"])
 
 
 def n_hosts(case: Case) -> int:

@@ -13,6 +13,7 @@ from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
 from shardwise.plan.schema.common import Range
 from shardwise.plan.training import build, reasons, refusals
+from shardwise.plan.training.sweep import plan_fields
 from shardwise.search.given import Choices
 from shardwise.search.training import rank
 from shardwise.search.training.forms import read_fixed
@@ -120,21 +121,8 @@ def chips_front(
                 refusal = error
             points.append(dataclasses.replace(point, problem=error.problems[0]))
             continue
-        points.append(
-            dataclasses.replace(
-                point,
-                step_s=plan.step,
-                memory_bytes=plan.memory.total,
-                mfu=plan.estimate.mfu,
-                tokens_per_s_per_chip=plan.estimate.tokens_per_s_per_chip,
-                chip_s=plan.step.expected * machine.n_chips,
-                mesh=plan.strategy.mesh,
-                schedule=plan.strategy.schedule,
-                zero=plan.strategy.zero,
-                remat=plan.strategy.remat,
-                n_microbatches=plan.strategy.n_microbatches,
-            )
-        )
+        chip_s = plan.step.expected * machine.n_chips
+        points.append(dataclasses.replace(point, **plan_fields(plan), chip_s=chip_s))
     if refusal is not None and all(point.problem for point in points):
         raise refusal
     return Front(

@@ -85,7 +85,6 @@ def reasons(
     """List every reason for the plan.
 
     Args:
-        model, system, job: the inputs of the plan.
         chosen: the strategy of the plan.
         candidates: all ranked strategies, best first.
     """

@@ -11,6 +11,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
+from shardwise.plan.schema.training import Plan
 from shardwise.plan.sweep_grid import (
     HARDWARE,
     Progress,
@@ -118,18 +119,26 @@ def _row(
     estimate = plan.estimate
     row = dataclasses.replace(
         row,
-        step_s=estimate.step_s,
+        **plan_fields(plan),
         tokens_per_s=estimate.tokens_per_s,
-        tokens_per_s_per_chip=estimate.tokens_per_s_per_chip,
-        mfu=estimate.mfu,
-        memory_bytes=plan.memory.total,
         bound=estimate.bound,
-        mesh=plan.strategy.mesh,
-        schedule=plan.strategy.schedule,
-        zero=plan.strategy.zero,
-        remat=plan.strategy.remat,
-        n_microbatches=plan.strategy.n_microbatches,
         run_s=estimate.run_s,
         usd=estimate.usd,
     )
     return row, None
+
+
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """Numbers and strategy of a plan, as the fields that rows of sweeps and of fronts share."""
+    strategy = plan.strategy
+    return {
+        "step_s": plan.step,
+        "memory_bytes": plan.memory.total,
+        "mfu": plan.estimate.mfu,
+        "tokens_per_s_per_chip": plan.estimate.tokens_per_s_per_chip,
+        "mesh": strategy.mesh,
+        "schedule": strategy.schedule,
+        "zero": strategy.zero,
+        "remat": strategy.remat,
+        "n_microbatches": strategy.n_microbatches,
+    }

@@ -6,8 +6,10 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
+from shardwise.check.serving import ServingVerdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
+from shardwise.report.words import listed
 
 COMPILERS = {"tpu": "XLA's TPU compiler", "gpu": "XLA's GPU compiler", "cpu": "XLA's CPU compiler"}
 MAX_ARRAYS = 6  # rows of the table of arrays at the memory peak
@@ -18,6 +20,7 @@ QUANTITIES: dict[str, Callable[[float], str]] = {
     "FLOPs": lambda value: units.show_rate(value, "FLOP"),
 }
 FIX_HINT = "type  --fix to search for a plan that fits; --save FILE saves it"
+SERVING_HINT = "plan again with a smaller --batch or --context, or with --dtype int8"
 COMMAND_WIDTH = 74  # width in characters of a command that is printed to be copied
 
 
@@ -51,6 +54,12 @@ def blocks(verdict: Verdict, remedy: str = FIX_HINT) -> Iterator[Block]:
     yield quiet(_hint(verdict, remedy))
 
 
+def serving_blocks(verdict: ServingVerdict) -> Iterator[Block]:
+    """The verdicts on the decode step and on the prefill step of a serving plan."""
+    yield from blocks(verdict.decode, SERVING_HINT)
+    yield from blocks(verdict.prefill, SERVING_HINT)
+
+
 def _headline(verdict: Verdict) -> str:
     """One sentence with the answers: does it fit, send what is planned, take the planned time."""
     compiler = COMPILERS[verdict.compiler]
@@ -75,20 +84,14 @@ def _headline(verdict: Verdict) -> str:
         answers.append("takes no longer than planned")
     else:
         answers.append("takes longer than planned")
-    text = f"{plan} {_joined(answers)}"
+    text = f"{plan} {listed(answers)}"
     if unchecked:
-        text += f"; {_joined(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
+        text += f"; {listed(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
     words = {"proved": "Proved", "holds": "Holds"}
     word = words.get(verdict.verdict, "Not proved")
     if word == "Proved" and unchecked:
         word = "Compiled"
     return f"{word} by {compiler}: {text}."
-
-
-def _joined(texts: list[str]) -> str:
-    """A list in words: `fits, sends and takes`."""
-    *before, last = texts
-    return f"{', '.join(before)} and {last}" if before else last
 
 
 def _deviations(verdict: Verdict) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from shardwise.report.serving.changes import difference_text, engine_text
 from shardwise.report.serving.decisions import decision_text
 from shardwise.report.serving.reasons import BOUNDS, reason_text
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
-from shardwise.report.words import duration, mesh_text, percent
+from shardwise.report.words import dtypes_text, duration, mesh_text, percent
 
 # Part of a decode step that can bind it -> its name in a sentence, and in a table.
 SIDES = {
@@ -52,9 +52,6 @@ def headline(explanation: ServingExplanation) -> str:
     for name, seconds in sorted(current.sides.items(), key=lambda item: -item[1]):
         if seconds > SMALL_SIDE * total_s:
             parts.append(f"{SIDES[name]} {percent(seconds / total_s)}")
-    dtypes = explanation.precision["weights"]
-    if explanation.precision["kv"] != dtypes:
-        dtypes += f", KV {explanation.precision['kv']}"
     engines = mesh_text({**explanation.mesh, "data": 1})
     if explanation.mesh.get("data", 1) > 1:
         engines = f"{explanation.mesh['data']:,} engines of {engines}"
@@ -63,7 +60,7 @@ def headline(explanation: ServingExplanation) -> str:
     return (
         f"Bound by {SIDES[explanation.bound]}, ×{explanation.margin:.2f} over the next: a decode "
         f"step of {duration(current.step_s.expected)} is {', '.join(parts)}. {engines} "
-        f"on {explanation.hardware}, {dtypes}, {explanation.batch:,} × "
+        f"on {explanation.hardware}, {dtypes_text(explanation.precision)}, {explanation.batch:,} × "
         f"{explanation.context:,.0f} tokens."
     )
 

@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
+from shardwise.plan.schema.traffic import layout_choices
 from shardwise.report.serving.details import details
 from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
 from shardwise.report.serving.traffic import traffic_lines
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
-from shardwise.report.words import chips, counted, duration, mesh_text, percent, seconds_span
+from shardwise.report.words import (
+    chips,
+    counted,
+    dtypes_text,
+    duration,
+    mesh_text,
+    percent,
+    seconds_span,
+)
 
 SCREEN_WIDTH = 80  # characters
 SCREEN_LINES = 25  # reasons fill the lines that are left; -v shows everything
@@ -75,7 +84,8 @@ def headline(plan: ServingPlan) -> str:
     if strategy.prefill:
         deployment += f" + {engines_text(strategy.prefill)} for prefill"
     text = (
-        f"{BOUNDS[estimate.bound]}. {deployment}, {_dtypes(plan)}: TPOT {_tpot(plan)}, "
+        f"{BOUNDS[estimate.bound]}. {deployment}, {dtypes_text(strategy.precision)}: TPOT "
+        f"{_tpot(plan)}, "
         f"{_rate(estimate.tokens_per_s_per_chip)} tokens/s/chip"
     )
     if estimate.usd_per_million_tokens:
@@ -95,27 +105,10 @@ def _tpot(plan: ServingPlan) -> str:
 def engines_text(engines: PlannedEngines) -> str:
     """Engines with their layout and machine: `2 engines of tensor 8 (KV by batch) on h100:8`."""
     text = mesh_text({**engines.mesh, "data": 1})
-    layout_choices = []
-    if engines.weights != "stationary":
-        layout_choices.append(engines.weights)
-    if engines.kv != "copied":
-        layout_choices.append(f"KV by {engines.kv}")
-    if engines.expert_tensor == 1:
-        layout_choices.append("whole experts")
-    if layout_choices:
-        text += f" ({', '.join(layout_choices)})"
+    text += layout_choices(engines.weights, engines.kv, engines.expert_tensor)
     if engines.count > 1:
         text = f"{engines.count:,} engines of {text}"
     return f"{text} on {engines.hardware}"
-
-
-def _dtypes(plan: ServingPlan) -> str:
-    """The dtype of the weights, and that of the KV cache if it differs: `int8, KV bf16`."""
-    text = plan.strategy.precision["weights"]
-    kv_dtype = plan.strategy.precision["kv"]
-    if kv_dtype != text:
-        text += f", KV {kv_dtype}"
-    return text
 
 
 def _rate(value: float) -> str:

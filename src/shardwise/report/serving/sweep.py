@@ -87,7 +87,7 @@ def blocks(sweep: ServingSweep) -> Iterator[Block]:
 
 
 def _screen_columns(sweep: ServingSweep, *, same_engine: bool, roofline: bool = False) -> Columns:
-    deployed = _deployed(sweep)
+    deployed = sweep.planned
     columns: Columns = {}
     if "batch" not in sweep.options:
         columns[">!batch"] = _batch
@@ -110,7 +110,7 @@ def _screen_columns(sweep: ServingSweep, *, same_engine: bool, roofline: bool = 
 def headline(sweep: ServingSweep) -> str:
     """The combination with the highest throughput per chip, and that with the lowest TPOT."""
     n_rows = len(sweep.rows)
-    deployed = _deployed(sweep)
+    deployed = sweep.planned
     if not deployed:
         return f"No deployment for any of {n_rows:,} combinations."
     best = max(deployed, key=lambda row: row.tokens_per_s_per_chip or 0.0)
@@ -145,13 +145,8 @@ def as_markdown(sweep: ServingSweep) -> str:
 
 def _same_engine(sweep: ServingSweep) -> str | None:
     """The engine and machine of all rows; None if rows differ in them."""
-    engines = {_engine(row) for row in _deployed(sweep)}
+    engines = {_engine(row) for row in sweep.planned}
     return next(iter(engines), "") if len(engines) <= 1 else None
-
-
-def _deployed(sweep: ServingSweep) -> list[ServedRow]:
-    """The rows that have a deployment."""
-    return [row for row in sweep.rows if row.step_s]
 
 
 def _option_headers(sweep: ServingSweep) -> list[str]:

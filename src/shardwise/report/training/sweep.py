@@ -78,7 +78,7 @@ def blocks(sweep: Sweep) -> Iterator[Block]:
 def headline(sweep: Sweep) -> str:
     """The combination with the highest throughput per chip."""
     n_rows = len(sweep.rows)
-    planned = _planned(sweep)
+    planned = sweep.planned
     if not planned:
         return f"No plan for any of {n_rows:,} combinations."
     best = max(planned, key=lambda row: row.tokens_per_s_per_chip or 0.0)
@@ -107,7 +107,7 @@ def as_markdown(sweep: Sweep) -> str:
 
 def common_text(sweep: Sweep) -> str:
     """The parts of the strategy that all planned rows share; empty for fewer than two rows."""
-    planned = _planned(sweep)
+    planned = sweep.planned
     if len(planned) < 2:
         return ""
     differing = _differing_columns(sweep)
@@ -133,14 +133,9 @@ def _found_text(columns: Columns, row: Row) -> str:
     return ", ".join(parts)
 
 
-def _planned(sweep: Sweep) -> list[Row]:
-    """The rows that have a plan."""
-    return [row for row in sweep.rows if row.step_s]
-
-
 def _differing_columns(sweep: Sweep) -> Columns:
     """The columns of what the sweep found that are not options and differ between rows."""
-    planned = _planned(sweep)
+    planned = sweep.planned
     columns: Columns = {}
     for header, show_cell in FOUND.items():
         if OPTION_OF_COLUMN.get(header) in sweep.rows[0].swept:

@@ -40,7 +40,6 @@ class AttentionCore(Protocol):
 
         Args:
             block: collectives of the attention core.
-            a: the attention.
             q: rotated queries q_BTNH.
             k: rotated keys k_BTKH.
             v: values v_BTKH.
@@ -61,7 +60,6 @@ def attention(
     """Add the attention of a normalized input to the output of the block.
 
     Args:
-        a: the attention.
         block: products of the projections.
         core_block: collectives of the attention core.
         core: computes attention between the projections.

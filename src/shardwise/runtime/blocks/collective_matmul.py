@@ -89,7 +89,6 @@ class CollectiveMatmul:
         Args:
             multiply: function that multiplies pieces of the tokens by the weight.
             x: all pieces, in order of arrival.
-            w: the weight.
         """
 
         @jax.custom_vjp

@@ -158,7 +158,6 @@ def chunked_loss(loss: Loss, n_chunks: int, wide: Any) -> Loss:
 
     Args:
         loss: function that returns the summed loss of some tokens.
-        n_chunks: number of chunks.
         wide: dtype in which gradients of the unembedding are summed over chunks.
     """
 

@@ -39,7 +39,6 @@ class LayerSettings:
     """The model, its sharding rules and the options that all layers of a step share.
 
     Args:
-        config: the model.
         table: sharding rules on the mesh.
         precision: dtypes of the step.
         seq: number of tokens of a sequence.
@@ -107,7 +106,6 @@ def run_layer(
 
     Args:
         settings: model, sharding rules and options that all layers share.
-        layer: the layer.
         core: computes attention between the projections.
         x_BTD: the residual before the layer.
         weights: weights of the layer.

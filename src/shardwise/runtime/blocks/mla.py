@@ -38,7 +38,6 @@ def latent_attention(
     """Add the latent attention of a normalized input to the output of the block.
 
     Args:
-        a: the attention.
         mla: widths of its latents and heads.
         block: products of the projections.
         core_block: collectives of the attention core.

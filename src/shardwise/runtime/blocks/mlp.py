@@ -17,7 +17,6 @@ def mlp(ffn: Mlp, block: BlockProducts, n_BTD: Array) -> None:
     """Add the feed-forward network of n_BTD to the block's output.
 
     Args:
-        ffn: the feed-forward network.
         block: products of the block.
         n_BTD: the normalized input, after `move_input`.
     """

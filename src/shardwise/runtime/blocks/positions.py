@@ -33,7 +33,6 @@ def rotary_angles(a: Attention, positions_BT: Array, seq: int) -> RotaryAngles:
     """Compute the rotary angles of tokens, in fp32.
 
     Args:
-        a: the attention.
         positions_BT: positions of the tokens; B is 1 if all sequences have the same positions.
         seq: number of tokens of a whole sequence, on which two kinds of scaling depend.
     """

@@ -125,7 +125,6 @@ def padded_dispatch(
     Choices beyond the capacity are dropped.
 
     Args:
-        m: the block of experts.
         layout: layout of the experts.
         experts_NK: indices of the experts that each token chose.
         factor: capacity factor, see `routing.capacity`.

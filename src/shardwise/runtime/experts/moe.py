@@ -43,7 +43,6 @@ def moe(
     """Output of the block, in the layout of the residual.
 
     Args:
-        m: the block of experts.
         block: products of the block.
         n_BTD: normalized input, in the layout of the residual.
         factor: capacity factor, see `routing.capacity`.

@@ -28,7 +28,6 @@ def choose(moe: Moe, logits_NE: Array, correction_E: Array | None) -> tuple[Arra
     """Choose the experts of each token: return (weights_NK in the dtype of the logits, experts_NK).
 
     Args:
-        moe: the block of experts.
         logits_NE: output of the router.
         correction_E: added to the scores by which experts are chosen, not to the weights.
     """
@@ -76,7 +75,6 @@ def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
     """Number of slots of each expert for the tokens of one chip.
 
     Args:
-        moe: the block of experts.
         n_tokens: number of tokens of the chip, N.
         factor: slots relative to K N / E, the tokens that an expert gets under balanced routing.
             None for N slots, so that no token is ever dropped.

@@ -11,7 +11,6 @@ def attention_mask(attention: Attention, query: Any, key: Any) -> Any:
     """Whether a query attends to a key under a causal mask, with the attention's window or chunks.
 
     Args:
-        attention: the attention.
         query, key: positions in the sequence, as numbers or arrays that broadcast.
     """
     causal = query >= key

@@ -70,7 +70,6 @@ def backward(
     """Gradients of queries, keys and values in fp32.
 
     Args:
-        q_BNTH: queries.
         k_BKSH: keys; may be only some of those over which `o_BNTH` and `l_BNT` were computed.
         v_BKSH: values of these keys.
         o_BNTH: attention output over all keys.

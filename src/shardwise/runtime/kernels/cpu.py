@@ -105,7 +105,6 @@ def write_after(weights: Any, new: Any, old: Any) -> Any:
     first element of a weight is NaN, its moments stay `old`.
 
     Args:
-        weights: the new weights.
         new: the new moments; the tree path of each ends with the path of its weight.
         old: the moments before the update.
     """
@@ -143,8 +142,6 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
 
     Args:
         equation: the subscripts, as `jnp.einsum` takes them.
-        x: activations.
-        w: weights.
         wide: whether a matmul returns fp32 instead of the dtype of x.
     """
     inputs, output = equation.split("->")

@@ -24,7 +24,6 @@ def grouped_matmul(platform: str, x_RI: Array, w_EIJ: Array, sizes_E: Array) -> 
     Args:
         platform: `RoleMesh.platform` of the chips.
         x_RI: rows, those of the first group first.
-        w_EIJ: the matrices.
         sizes_E: number of rows of each group; the result of rows behind the last one is undefined.
     """
     if platform == "tpu":

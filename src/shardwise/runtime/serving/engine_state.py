@@ -41,7 +41,6 @@ class EngineState:
     """Shapes, dtypes and shardings of the arrays of one engine, or of several independent ones.
 
     Args:
-        config: the model.
         job: context length and dtypes.
         layout: the strategy; its `data` is the number of engines.
         table: the sharding rules of the layout, on a mesh of `split_tensor`.

@@ -48,7 +48,6 @@ def write_tokens(
         cache: keys or values of all layers.
         new: keys or values of the new token of each sequence.
         lengths_B: number of tokens of each sequence before the new one.
-        a: the attention of these layers.
         context: maximum number of tokens of a sequence.
         layout: how chips share the cache.
     """
@@ -100,7 +99,6 @@ def write_prompts(
         new: keys or values of the prompts.
         lengths_n: number of tokens of each prompt.
         rows_n: index of each prompt's sequence in the engine's cache.
-        a: the attention of these layers.
         context: maximum number of tokens of a sequence.
         layout: how chips share the cache.
     """

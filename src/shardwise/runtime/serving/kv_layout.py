@@ -107,7 +107,6 @@ def kv_layout(mesh: RoleMesh, split: str) -> KvLayout:
     """The layout of caches on a mesh that `split_tensor` returned.
 
     Args:
-        mesh: the mesh.
         split: see `KvLayout`.
     """
     axes = mesh.axes["tensor"]

@@ -33,7 +33,6 @@ def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
-        plan: the plan as JSON.
     """
     deployment = _deployment(plan)
     engine = engine_state(deployment.server, deployment.batch, devices)
@@ -49,12 +48,11 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
-        plan: the plan as JSON.
     """
     deployment = _deployment(plan)
     n_prompts = 1
-    if deployment.reader:
-        engine = engine_state(deployment.reader, n_prompts, devices)
+    if deployment.prefill_server:
+        engine = engine_state(deployment.prefill_server, n_prompts, devices)
     else:
         engine = engine_state(deployment.server, deployment.batch, devices)
     seq = deployment.job.prompt_tokens

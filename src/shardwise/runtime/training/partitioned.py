@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig, Moe
+from shardwise.models import ModelConfig
 from shardwise.ops.einsum import Array as Named
 from shardwise.ops.sharded import Move
 from shardwise.runtime.blocks.model import loss_function
@@ -202,7 +202,7 @@ def unsupported_partitioned(model: ModelConfig, layout: Layout, job: Train) -> l
         for option, is_used in explicit_only.items()
         if is_used
     ]
-    if any(isinstance(group.layer.ffn, Moe) for group in model.groups):
+    if model.is_moe:
         problems.append(
             f"{model.name} has experts: the partitioner would gather all tokens on every chip to "
             "route them. With --collectives plan each token goes to its experts only."

@@ -87,7 +87,6 @@ class _Trace:
     """The functions of one step, with the arrays that JAX traces.
 
     Args:
-        pipeline: the schedule.
         weights: weights of this stage, stacked as [chunk, position].
         accumulators: zeros like the gradients, stacked in the same way.
         batch: tokens and targets of the microbatches.

@@ -38,7 +38,6 @@ def train_step(devices: np.ndarray[Any, Any], plan: str, collectives: str = "pla
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
-        plan: the plan as JSON.
         collectives: who chooses the collectives, one of `program.COLLECTIVES`.
     """
     decoded = decode(plan)
@@ -66,7 +65,6 @@ def step_of(
     """Build the training step of a layout, with the devices where the placement puts its chips.
 
     Args:
-        case: the inputs of a plan.
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
         capacity: capacity factor of experts, see `TrainStep`.
         make_optimizer: function that makes the optimizer; None for the plan's optimizer.

@@ -61,9 +61,7 @@ class TrainStep:
     token].
 
     Args:
-        config: the model.
         job: batch and dtypes.
-        layout: the strategy.
         table: the sharding rules of the layout, on a mesh.
         capacity: capacity factor of experts: the most tokens that an expert takes, relative to its
             share under balanced routing. Tokens beyond it are dropped. None for no limit.
@@ -353,7 +351,6 @@ class TrainStep:
         Args:
             loss_and_gradients: function of one microbatch.
             zeros: zeros like the gradients.
-            batch: the microbatches.
         """
         if self.layout.n_microbatches == 1:
             return loss_and_gradients(jax.tree.map(lambda x: x[0], batch))

@@ -64,7 +64,6 @@ def updated_state(
     """The state after the optimizer's update, with whole weights.
 
     Args:
-        step: the training step.
         state: the state before.
         gradients: summed gradients of the parts that this chip updates.
         loss: mean loss of a token.

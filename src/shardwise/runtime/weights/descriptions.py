@@ -137,7 +137,6 @@ def describe(config: ModelConfig, table: Table | None = None, n_stacked: int | N
     """Describe every array of a model, as a tree of `ArrayInfo`.
 
     Args:
-        config: the model.
         table: sharding rules; the vocabulary is padded to a multiple of the chips that shard it.
             None for no padding.
         n_stacked: length of the layer dim on the stages of a pipeline, with empty positions; None

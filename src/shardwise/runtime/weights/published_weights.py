@@ -129,7 +129,6 @@ def published_model(config: ModelConfig, source: Path | None, with_towers: bool)
     """Return the tensors of a model, with the names that they have in `source`.
 
     Args:
-        config: the model.
         source: folder of the published model that a run started from; None for none.
         with_towers: whether `source` has tensors besides those of the language model.
 
@@ -163,7 +162,6 @@ def save_weights(
 
     Args:
         folder: folder of the files; it is created if it is missing.
-        config: the model.
         weights: a tree like that of `load_weights`.
         max_file_bytes: size limit of a file.
         model: names of the tensors, and tensors that are not trained; None for those of the family.

@@ -55,7 +55,6 @@ def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
     Args:
         letters: the subscripts, as `jnp.einsum` takes them, with the weight's dims last in the
             output.
-        x: activations.
         w: weights, with one scale per output column.
         narrow: dtype to which the activations are quantized, with one scale per row, and in which
             the product is computed; None to multiply in the dtype of the activations.

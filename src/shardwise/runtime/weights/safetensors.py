@@ -168,7 +168,6 @@ def write_tensors(
 
     Args:
         folder: folder of the files; it is created if it is missing.
-        infos: the tensors.
         load: function that returns the numbers of a tensor; called when the tensor is written.
         max_file_bytes: size limit of a file; a tensor that is larger gets a file by itself.
     """

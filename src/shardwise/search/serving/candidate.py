@@ -66,18 +66,22 @@ class Server:
         return self.layout.n_chips
 
     @property
+    def batch_unit(self) -> int:
+        """Number of sequences that every batch of an engine is a multiple of."""
+        return int(batch_unit(self.config, self.layout, self.layout.sizes))
+
+    @property
     def max_batch(self) -> int:
         """The most sequences of full context length that fit in one engine.
 
         Rounded down to a multiple of `batch_unit`.
         """
         layout = self.layout
-        unit = int(batch_unit(self.config, layout, layout.sizes))
         capacity = capacity_bytes(self.rates.chip)
         limit = max_batch(
             self.config, layout, layout.sizes, self.job, capacity, ideal=self.rates.ideal
         )
-        return int(limit) // unit * unit
+        return int(limit) // self.batch_unit * self.batch_unit
 
     def memory(self, batch: int) -> Memory:
         """Memory of the fullest chip of an engine that holds `batch` sequences."""
@@ -125,8 +129,8 @@ class Candidate:
     Args:
         server: the decode engines; in a colocated deployment they also prefill.
         batch: sequences that decode at once in one engine.
-        reader: the prefill engines of a disaggregated deployment; None if colocated.
-        busy: fraction of the time that the prefill engines in `reader` are working; 0 if colocated.
+        prefill_server: the prefill engines of a disaggregated deployment; None if colocated.
+        prefill_busy: fraction of the time that these engines are working; 0 if colocated.
         chips: number of chips that are paid for.
         transfer_s: seconds to send the KV cache of one prompt from a prefill engine to a decode
             engine; 0 if colocated.
@@ -134,8 +138,8 @@ class Candidate:
 
     server: Server
     batch: int
-    reader: Server | None
-    busy: float
+    prefill_server: Server | None
+    prefill_busy: float
     chips: int
     transfer_s: float
 
@@ -144,9 +148,14 @@ class Candidate:
         return self.server.job
 
     @property
+    def n_prefill(self) -> int:
+        """Number of prefill engines; 0 if colocated."""
+        return self.prefill_server.count if self.prefill_server else 0
+
+    @property
     def steady(self) -> SteadyState:
         """Means of one decode engine under steady traffic."""
-        if self.reader:
+        if self.prefill_server:
             return decode_only(self.server.engine, self.job, self.batch)
         return colocated(self.server.engine, self.job, self.batch)
 
@@ -159,24 +168,24 @@ class Candidate:
     def ttft_s(self) -> float:
         """TTFT: mean seconds to the first token, including the server's overhead per request."""
         server_s = self.server.rates.overhead.request_s
-        if not self.reader:
+        if not self.prefill_server:
             return float(self.steady.ttft_s) + server_s
-        _, seconds = prefill_only(self.reader.engine, self.job, self.busy)
+        _, seconds = prefill_only(self.prefill_server.engine, self.job, self.prefill_busy)
         return float(seconds) + self.transfer_s + self.tpot_s + server_s
 
     @property
     def most_requests_per_s(self) -> float:
         """Requests per second that the deployment completes when all engines are full."""
         decode_rate = self.server.count * float(self.steady.requests_per_s)
-        if not self.reader:
+        if not self.prefill_server:
             return decode_rate
-        engine_rate, _ = prefill_only(self.reader.engine, self.job, self.busy)
-        return min(decode_rate, self.reader.count * float(engine_rate))
+        engine_rate, _ = prefill_only(self.prefill_server.engine, self.job, self.prefill_busy)
+        return min(decode_rate, self.prefill_server.count * float(engine_rate))
 
     @property
     def most_tokens_per_s(self) -> float:
         """Generated tokens per second when all engines are full."""
-        if self.reader and self.job.output:
+        if self.prefill_server and self.job.output:
             return self.most_requests_per_s * self.job.output
         return self.server.count * float(self.steady.tokens_per_s)
 

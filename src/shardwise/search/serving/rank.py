@@ -10,7 +10,7 @@ from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigur
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import serving_efficiency
 from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD
-from shardwise.hardware import Chip, System
+from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
@@ -56,7 +56,7 @@ class Request:
     """The input of a search.
 
     Args:
-        where: the machine, or a chip type of which all machines are searched.
+        hardware: the machine, or a chip type of which all machines are searched.
         jobs: the same workload in each combination of dtypes to try.
         fixed: sizes of mesh roles and options that the user fixed, and largest sizes.
         peak: whether to use the chip's peak rates rather than the expected ones.
@@ -65,7 +65,7 @@ class Request:
     """
 
     config: ModelConfig
-    where: System | Chip
+    hardware: System | Chip
     jobs: Sequence[Serve]
     fixed: Fixed = NOTHING_FIXED
     peak: bool = False
@@ -73,14 +73,12 @@ class Request:
 
     @property
     def chip(self) -> Chip:
-        if isinstance(self.where, System):
-            return self.where.chip
-        return self.where
+        return chip_of(self.hardware)
 
     @property
     def machine_is_given(self) -> bool:
         """Whether the search is on one machine, not on all machines of a chip type."""
-        return isinstance(self.where, System)
+        return isinstance(self.hardware, System)
 
     @property
     def job(self) -> Serve:
@@ -104,10 +102,10 @@ class Request:
     @property
     def systems(self) -> list[System]:
         """The machines that are searched."""
-        if isinstance(self.where, System):
-            return [self.where]
+        if isinstance(self.hardware, System):
+            return [self.hardware]
         smallest = min(self.jobs, key=lambda job: bytes_per_element(job.weights))
-        return machines(self.config, self.where, smallest)
+        return machines(self.config, self.hardware, smallest)
 
     def engines(self) -> CandidateEngines | None:
         """Every legal engine with its placements; None if no engine is legal."""
@@ -188,7 +186,7 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
 
 def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> str:
     """Message for a machine that cannot serve the requests, with what would work."""
-    name = request.where.name
+    name = request.hardware.name
     rate = request.job.rate
     if not rate:
         return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
@@ -219,8 +217,8 @@ def candidate(
     return Candidate(
         server=_server(config, block, int(block.engine_index[point]), int(points.n_decode[index])),
         batch=int(block.batch[point]),
-        reader=prefill_server,
-        busy=prefill_busy,
+        prefill_server=prefill_server,
+        prefill_busy=prefill_busy,
         chips=int(points.chips[index]),
         transfer_s=float(points.transfer_s[index]),
     )
@@ -298,7 +296,7 @@ def _other_kind(
     chosen: Candidate,
 ) -> Candidate | None:
     """The best deployment of the kind that was not chosen, or None if none meets the bounds."""
-    chosen_is_colocated = chosen.reader is None
+    chosen_is_colocated = chosen.prefill_server is None
     other_parts = [part for part in parts if (part.prefill_block[0] >= 0) == chosen_is_colocated]
     if not other_parts:
         return None

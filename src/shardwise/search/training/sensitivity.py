@@ -8,7 +8,7 @@ communication or by the chip, another strategy becomes faster, or the memory no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import NoStrategy
@@ -292,8 +292,3 @@ def _search_at(case: Case, name: str, value: float) -> tuple[Candidate | None, s
     if not best.fits:
         return None, "nothing fits"
     return best, None
-
-
-def order(sensitivities: Mapping[str, Sensitivity]) -> list[Sensitivity]:
-    """Sort sensitivities by the size of their elasticity, largest first."""
-    return sorted(sensitivities.values(), key=lambda item: -abs(item.elasticity or 0.0))

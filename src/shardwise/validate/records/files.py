@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from shardwise import units
 from shardwise.errors import BadFile, ShardwiseError
+from shardwise.validate.records.runs import PublishedRun
 
 DATA = Path(__file__).parents[1] / "data"
 MAX_FILE_BYTES = 256 * units.MiB
+
+Converted = TypeVar("Converted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,28 +39,25 @@ class SkippedRecord:
         return self.reason.partition(":")[0]
 
 
-class NamedRun(Protocol):
-    """A run of training or of serving, with the name and the source of its record."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-def skipped_run(run: NamedRun, reason: str) -> SkippedRecord:
+def skipped_run(run: PublishedRun, reason: str) -> SkippedRecord:
     """The record of a run that was read but cannot be predicted."""
     return SkippedRecord(id=run.id, source=run.source, reason=reason)
 
 
-def skipped(record: object, position: int, error: ShardwiseError) -> SkippedRecord:
-    """Return the `SkippedRecord` of a record, with `error` as the reason.
+def read_record(
+    record: object, position: int, to_run: Callable[[dict[str, Any]], Converted]
+) -> Converted | SkippedRecord:
+    """Convert a record, any JSON value, by `to_run`; `position` is its index in the file."""
+    try:
+        if not isinstance(record, dict):
+            raise BadFile("broken record: it is not an object.")
+        return to_run(record)
+    except ShardwiseError as error:
+        return _skipped(record, position, error)
 
-    Args:
-        record: The record, any JSON value.
-        position: Its index in the file.
-        error: Why it cannot be read.
-    """
+
+def _skipped(record: object, position: int, error: ShardwiseError) -> SkippedRecord:
+    """The record without a prediction, with `error` as the reason."""
     data: Mapping[str, Any] = record if isinstance(record, dict) else {}
     name = data.get("id")
     if not isinstance(name, str) or not name:
@@ -67,6 +68,12 @@ def skipped(record: object, position: int, error: ShardwiseError) -> SkippedReco
     if not isinstance(source, str):
         source = "not stated"
     return SkippedRecord(id=name, source=source, reason=" ".join(error.problems))
+
+
+@functools.cache
+def bundled(name: str) -> Any:
+    """The content of a JSON file of this package."""
+    return json.loads((DATA / name).read_text("utf-8"))
 
 
 def read_records(path: Path) -> list[object]:

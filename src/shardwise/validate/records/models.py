@@ -29,7 +29,6 @@ def config_of(model: JsonReader, seq: int) -> ModelConfig:
     """Return the architecture of a record, without layers of multi-token prediction.
 
     Args:
-        model: The record's `model` object.
         seq: Sequence length of the run, which is also the number of learned positions, if any.
 
     Raises:

@@ -5,18 +5,9 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-
-class Graded(Protocol):
-    """A row with the grades of its record's reliability; see `Run.tier` and `Run.quality`."""
-
-    @property
-    def tier(self) -> str: ...
-
-    @property
-    def quality(self) -> str: ...
-
+from shardwise.validate.records.runs import Graded
 
 Row = TypeVar("Row", bound=Graded)
 

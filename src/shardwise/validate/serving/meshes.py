@@ -36,9 +36,7 @@ def sharding_of(record: JsonReader, routed: bool, system: System) -> Sharding:
     the experts.
 
     Args:
-        record: The record.
         routed: Whether the model has experts.
-        system: The machine of the record.
 
     Raises:
         BadFile: there are several chips and no degrees, or the degrees contradict each other or do

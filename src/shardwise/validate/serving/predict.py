@@ -60,7 +60,6 @@ def predict_with(
     """Predict as `predict` does, with given efficiencies.
 
     Args:
-        run: The run.
         efficiency: Shares of the chip's peak rates that an engine reaches.
         overhead: Time that the serving engine adds; None for that of the run's framework.
     """

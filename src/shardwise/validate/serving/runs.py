@@ -5,8 +5,6 @@ Settings that a source states once for many records are in `data/serving_stated.
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -14,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadFile, ShardwiseError, nearest
-from shardwise.hardware import System
+from shardwise.errors import BadFile, nearest
 from shardwise.models.model import ModelConfig
 from shardwise.strategy.mesh import Mesh
 from shardwise.validate.records.fields import JsonReader
-from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
+from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import sharding_of
@@ -31,21 +29,11 @@ MEAN_LENGTH_RATIO = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeRun:
+class ServeRun(PublishedRun):
     """A published measurement of serving.
 
     Args:
-        id: Id of the record.
-        source: Repository, paper or URL that published it.
-        group: Common name of all records of one source, model and chip. Constants are fitted on all
-            records of a group or on none.
-        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
-            known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified records.
-        date: Date of publication, as the record states it.
         framework: Name and version of the serving engine, as published.
-        config: The model.
-        system: The machine.
         mesh: Mesh of all chips, see `meshes.Sharding`.
         expert_tensor: Tensor-parallel degree of one expert; None if it is the `tensor` size.
         weights: Dtype of the weights.
@@ -63,20 +51,8 @@ class ServeRun:
             the prompts of a batch). Rates are `tokens_per_s` (output tokens, whole machine),
             `total_tokens_per_s` (prompt and output tokens) and `tokens_per_s_per_user`.
             `memory_bytes` is the memory per chip.
-        assumed: Item that the source leaves open -> the assumption.
-        flags: Known inconsistencies of the record.
-        notes: Remarks of the record.
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
-    date: str
-    framework: str
-    config: ModelConfig
-    system: System
     mesh: Mesh
     expert_tensor: int | None = None
     weights: str
@@ -89,9 +65,6 @@ class ServeRun:
     prompt_tokens: int
     output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
-    assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    flags: tuple[str, ...] = ()
-    notes: str = ""
 
     @property
     def saturated(self) -> bool:
@@ -123,15 +96,11 @@ def read(record: object, position: int = 0) -> ServeRun | SkippedRecord:
         record: A JSON object, with dimensions or the name of a bundled model in `model`.
         position: Index in the file, which serves as the id of a record without one.
     """
-    try:
-        if not isinstance(record, dict):
-            raise BadFile("broken record: it is not an object.")
-        return _to_run(JsonReader(_with_settings(record)))
-    except ShardwiseError as error:
-        return skipped(record, position, error)
+    return read_record(record, position, _to_run)
 
 
-def _to_run(record: JsonReader) -> ServeRun:
+def _to_run(data: dict[str, Any]) -> ServeRun:
+    record = JsonReader(_with_settings(data))
     name = record.text("id")
     system, system_assumed = system_of(record.section("hardware"))
     requests, requests_assumed = _requests(record)
@@ -246,13 +215,13 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
     record = dict(record)
     model = record.get("model")
     if isinstance(model, str):
-        models = _bundled("serving_models.json")
+        models = bundled("serving_models.json")
         if model not in models:
             raise BadFile(f'unknown model: "{model}" is not bundled. {nearest(model, models)}')
         record["model"] = models[model]
     name = record.get("id")
     date = record.get("date")
-    for entry in _bundled("serving_stated.json"):
+    for entry in bundled("serving_stated.json"):
         if not (isinstance(name, str) and fnmatchcase(name, entry["match"])):
             continue
         if not isinstance(date, str) or date < entry.get("since", ""):
@@ -266,8 +235,3 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
                 own_values = {key: value for key, value in own_values.items() if value is not None}
                 record[section] = values | own_values
     return record
-
-
-@functools.cache
-def _bundled(name: str) -> Any:
-    return json.loads((DATA / name).read_text("utf-8"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import ShardwiseError
 from shardwise.validate.records.files import SkippedRecord, skipped_run
+from shardwise.validate.records.runs import Graded
 from shardwise.validate.records.scoring import error_statistics, is_calibration_group, scored
 from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import ServeRun
@@ -28,11 +29,10 @@ RATES = ("tokens_per_s", "total_tokens_per_s", "tokens_per_s_per_user")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Graded):
     """Predicted and measured value of one metric of a run.
 
     Args:
-        id, source, group, quality, tier: see `ServeRun`.
         metric: Name of the metric, see `ServeRun.measured`.
         kind: Kind of the metric, one of `KINDS`.
         chosen: Whether constants may be fitted on the group of the run.
@@ -43,11 +43,6 @@ class Checked:
             always means that the prediction is too slow (or the memory too large).
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
     metric: str
     kind: str
     chosen: bool
@@ -65,7 +60,6 @@ class ServeErrors:
     Args:
         name: Source, or kind of the metrics.
         metric: Name of the metric; "" for all metrics of a kind.
-        n: Number of predictions.
         median_abs_err, mean_abs_err, p90_abs_err: Statistics of the absolute errors.
         bias: Median error with its sign; above 0, predictions are too slow.
         interval_coverage: Share of the measured values that are between `lower` and `upper`.

@@ -68,7 +68,6 @@ def origin_of(record: JsonReader, tpu: bool) -> tuple[Origin, dict[str, str]]:
     in JAX the compiler chooses collectives.
 
     Args:
-        record: The record.
         tpu: Whether it ran on TPUs, which implies JAX.
     """
     source = record.section("source")
@@ -95,7 +94,6 @@ def train_of(record: JsonReader, origin: Origin, recomputed: tuple[str, ...]) ->
     - fsdp, jax: fp32 weights that are cast to the compute dtype, fp32 gradients and moments.
 
     Args:
-        record: The record.
         origin: Source and framework of the record.
         recomputed: Recomputed parts of a layer.
 

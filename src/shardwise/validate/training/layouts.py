@@ -69,7 +69,6 @@ def layout_of(
     is divided by the devices per chip, or else its data degree.
 
     Args:
-        record: The record.
         origin: Source and framework of the record.
         remat: Recomputation and offload of the record.
         batch: Sequences in the global batch.

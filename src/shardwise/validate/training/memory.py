@@ -91,7 +91,6 @@ class MemoryCheck:
     """Errors of all predicted peaks.
 
     Args:
-        n: number of rows.
         median_abs_err, mean_abs_err: statistics of the absolute errors.
         bias: median error with its sign.
         rows: all rows.

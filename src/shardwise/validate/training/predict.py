@@ -9,6 +9,7 @@ from shardwise.estimate.calibration import calibration
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.run_variant import FusionProfile, RunVariant
 from shardwise.validate.records.files import SkippedRecord, skipped_run
+from shardwise.validate.records.runs import Graded
 from shardwise.validate.training.runs import Run
 
 FLASH_SINCE = "2023-03"  # month in which Megatron-style frameworks got FlashAttention
@@ -35,11 +36,10 @@ EAGER = ("fsdp", "deepspeed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Graded):
     """Predicted and measured seconds of a step.
 
     Args:
-        id, source, group, quality, tier: see `Run`.
         predicted: expected seconds of a step.
         lower, upper: interval that should contain the measured seconds of four of five runs.
         measured: measured seconds of a step.
@@ -48,11 +48,6 @@ class Prediction:
         peers: other predictor -> the seconds that it predicts.
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
     predicted: float
     lower: float
     upper: float

@@ -81,7 +81,6 @@ def remat_of(
     """Return recomputation and offload of a record, and the assumptions about them.
 
     Args:
-        record: The record.
         n_layers: Number of layers of the model.
         routed: Whether the model has experts.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadFile, ShardwiseError
-from shardwise.hardware import System
-from shardwise.models.model import ModelConfig
+from shardwise.errors import BadFile
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import JsonReader
-from shardwise.validate.records.files import DATA, SkippedRecord, read_records, skipped
+from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
 from shardwise.validate.records.models import config_of, model_assumptions
+from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.training.jobs import origin_of, train_of
 from shardwise.validate.training.layouts import dispatcher_of, layout_of
@@ -30,18 +27,10 @@ BUNDLED = ("published.json", "vtrain.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(PublishedRun):
     """A published measurement of training.
 
     Args:
-        id: Id of the record.
-        source: Repository, paper or URL that published it.
-        group: Common name of all records of one source, model and chip. Constants are fitted on all
-            records of a group or on none.
-        quality: "A" if the source states every item, "B" if one was inferred or rounded, "C" for a
-            known anomaly.
-        tier: "core", or "extra" for repeats, tiny models and under-specified records.
-        date: Date of publication, as the record states it.
         task: "pretrain", "sft" (fine-tuning) or "lora" (frozen weights have no gradients).
         framework: "megatron", "deepspeed", "fsdp" or "jax".
         precision: Name of the precision in the record, such as "fp8-delayed" or "mxfp8".
@@ -53,28 +42,15 @@ class Run:
         graphs: Whether the whole step is one CUDA graph, so that the host launches no kernels.
         compiled: Whether torch.compile fuses element-wise operations.
         dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if unknown.
-        system: The machine.
         job: Batch, sequence length and dtypes.
-        layout: The layout of the job.
         measured_step_s: Seconds of one step.
         measured_from: Name of the published value that the seconds follow from.
         memory_bytes: Published peak memory per chip, or None.
-        assumed: Item that the source leaves open -> the assumption.
         peers: Other predictor -> the seconds of a step that it predicts.
-        flags: Known inconsistencies of the record.
-        notes: Remarks of the record.
     """
 
-    id: str
-    source: str
-    group: str
-    quality: str
-    tier: str
-    date: str
     task: str
-    framework: str
     precision: str
-    config: ModelConfig
     mtp_layers: int = 0
     capacity_factor: float | None = None
     packed: bool = False
@@ -82,16 +58,12 @@ class Run:
     graphs: bool = False
     compiled: bool = False
     dispatcher: str = ""
-    system: System
     job: Train
     layout: Layout
     measured_step_s: float
     measured_from: str
     memory_bytes: float | None = None
-    assumed: Mapping[str, str] = field(default_factory=dict, hash=False)
     peers: Mapping[str, float] = field(default_factory=dict, hash=False)
-    flags: tuple[str, ...] = ()
-    notes: str = ""
 
     @property
     def tokens_per_s_per_chip(self) -> float:
@@ -126,17 +98,13 @@ def read(record: object, position: int = 0) -> Run | SkippedRecord:
         record: A JSON object.
         position: Index in the file, which serves as the id of a record without one.
     """
-    try:
-        if not isinstance(record, dict):
-            raise BadFile("broken record: it is not an object.")
-        if is_vtrain(record):
-            record = as_record(record)
-        return _to_run(JsonReader(_with_settings(record)))
-    except ShardwiseError as error:
-        return skipped(record, position, error)
+    return read_record(record, position, _to_run)
 
 
-def _to_run(record: JsonReader) -> Run:
+def _to_run(data: dict[str, Any]) -> Run:
+    if is_vtrain(data):
+        data = as_record(data)
+    record = JsonReader(_with_settings(data))
     name = record.text("id")
     model = record.section("model")
     overlap = record.section("overlap")
@@ -206,7 +174,7 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
     name = record.get("id")
     if not isinstance(name, str):
         return record
-    for entry in _bundled_settings():
+    for entry in bundled("stated.json"):
         if not fnmatchcase(name, entry["match"]):
             continue
         record = {key: value for key, value in record.items() if value is not None}
@@ -221,9 +189,3 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
             if section in entry:
                 record[section] = (record.get(section) or {}) | entry[section]
     return record
-
-
-@functools.cache
-def _bundled_settings() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads((DATA / "stated.json").read_text("utf-8"))
-    return entries

@@ -26,7 +26,6 @@ class Errors:
 
     Args:
         source: name of the source.
-        n: number of rows.
         median_abs_err, mean_abs_err, p90_abs_err: statistics of the absolute errors.
         bias: median error with its sign.
         peers: other predictor -> its median absolute error, on the rows that it predicts.
@@ -151,12 +150,11 @@ def errors(source: str, rows: Sequence[Prediction]) -> Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLayout:
-    """JobLayout and layout of a row. Rows whose jobs have equal keys differ in their layout only.
+    """Job and layout of a row. Rows whose jobs have equal keys differ in their layout only.
 
     Args:
         key: text of group, date, model, number of chips, batch and precision. The date is included
             since software changes.
-        layout: the layout of the row.
     """
 
     key: str

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.check.hlo.costs import Cost, flops_by_scope, program_costs, program_flops
+from shardwise.check.hlo.costs import Cost, program_costs
+from shardwise.check.hlo.scopes import scope
 from tests.unit.check.hlo.kept import mesh, program, wrap
 from tests.unit.check.hlo.make import B, D, E, F, H, L, N, T, V
 
@@ -44,6 +45,19 @@ def step_flops(name):
     tokens = B * T // sizes["fsdp"] // sizes.get("data", 1)
     head = 2 * tokens * D * V // sizes["tensor"]
     return found | {("unembed", "forward"): head, ("unembed", "backward"): 2 * head}
+
+
+def program_flops(module):
+    return sum(op.flops for op in program_costs(module))
+
+
+def flops_by_scope(ops):
+    """By (planned operation, pass)."""
+    totals = {}
+    for op in ops:
+        for op_name, flops in op.cost.products:
+            totals[scope(op_name)] = totals.get(scope(op_name), 0) + flops * op.n_runs
+    return totals
 
 
 @pytest.mark.parametrize("name", STEPS)

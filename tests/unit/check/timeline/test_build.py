@@ -12,9 +12,10 @@ from shardwise.check.hlo.collectives import collectives
 from shardwise.check.hlo.costs import Cost, program_costs
 from shardwise.check.hlo.text import parse
 from shardwise.check.timeline.build import time_program
-from shardwise.check.timeline.places import compiler_places, row_major_places
+from shardwise.check.timeline.places import compiler_places
 from shardwise.errors import BadInput
 from shardwise.hardware import parse_system
+from tests.unit.check.timeline.places import row_major_places
 
 KEPT = Path(__file__).parents[1] / "hlo" / "programs"
 CLOCK = 197e12 / 131072  # v5e: peak over FLOPs in a cycle
@@ -173,3 +174,33 @@ def test_copies_from_and_to_the_host_take_its_link():
     each = 4 * 2**20 / 16e9
     assert found.timeline.busy_s == pytest.approx({"host in": each, "host out": each})
     assert found.timeline.exposed_s == {"host": pytest.approx(2 * each)}
+
+
+BRANCHES = """HloModule branches, is_scheduled=true
+
+%idle (p.0: f32[8192,8192]) -> f32[8192,8192] {
+  ROOT %p.0 = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+}
+
+%work (p.1: f32[8192,8192]) -> f32[8192,8192] {
+  %p.1 = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+  ROOT %d = f32[8192,8192]{1,0:T(8,128)} dot(%p.1, %p.1), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}
+}
+
+ENTRY %main (p: f32[8192,8192], k: s32[]) -> f32[8192,8192] {
+  %p = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+  %k = s32[] parameter(1)
+  ROOT %r = f32[8192,8192]{1,0:T(8,128)} conditional(%k, %p, %p), branch_computations={FIRST, LAST}
+}
+"""
+
+
+@pytest.mark.parametrize("order", [("%idle", "%work"), ("%work", "%idle")])
+def test_a_conditional_takes_as_long_as_its_longest_branch(order):
+    """Whichever branch a stage takes itself: it waits for the stage that takes the longest."""
+    system = parse_system("v5e:2x2")
+    text = BRANCHES.replace("FIRST", order[0]).replace("LAST", order[1])
+    places = row_major_places(system)
+    line = time_program(parse(text), system, places, {}, mode="roofline", clock_hz=None).timeline
+    assert line.step_s == line.busy_s["core"] >= 2 * 8192**3 / 197e12

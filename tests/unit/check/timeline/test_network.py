@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.check.timeline.network import Network
-from shardwise.check.timeline.places import DevicePlaces, row_major_places
+from shardwise.check.timeline.places import DevicePlaces
 from shardwise.errors import BadInput
 from shardwise.hardware import Torus, parse_system
 from shardwise.ops.collective import KINDS, price
 from shardwise.strategy.mesh import place
+from tests.unit.check.timeline.places import row_major_places
 
 MESHES = [
     ("v5e:16x16", {"tensor": 4, "fsdp": 64}),

@@ -13,7 +13,6 @@ import pytest
 
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import ClampedGlu, Routing
-from shardwise.runtime.blocks.logits import logits
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.weights.descriptions import describe, map_infos
@@ -22,6 +21,7 @@ from shardwise.strategy.mesh import Mesh
 from tests.oracle import forward
 from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.expert_cases import DEEPSEEK, LAYOUTS, MIXTRAL, RUNS, VOCAB
+from tests.unit.runtime.logits import logits
 from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT = 1e-4  # in fp32

@@ -26,7 +26,7 @@ BOUNDED = replace(CHAT, rate=4.0, tpot_s=0.05, ttft_s=2.0)
 
 def asked(model: sw.ModelConfig, where: str, job: sw.Serve, **more: object) -> Request:
     place = sw.hardware(where) if ":" in where else sw.chip(where)
-    return Request(config=model, where=place, jobs=[job], **more)  # type: ignore[arg-type]
+    return Request(config=model, hardware=place, jobs=[job], **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_faster_chip_is_never_slower(figure: str) -> None:
     job = replace(CHAT, batch=16)
     system = sw.hardware("h100:8")
     faster = with_values(system.chip, {figure: 2 * system.chip.need(figure)})
-    before = rank(Request(config=LLAMA, where=system, jobs=[job])).candidates[0]
-    after = rank(Request(config=LLAMA, where=replace(system, chip=faster), jobs=[job]))
+    before = rank(Request(config=LLAMA, hardware=system, jobs=[job])).candidates[0]
+    after = rank(Request(config=LLAMA, hardware=replace(system, chip=faster), jobs=[job]))
     assert after.candidates[0].tpot_s <= before.tpot_s * (1 + 1e-12)
 
 
@@ -133,8 +133,11 @@ def test_what_cannot_be_met_says_what_comes_nearest() -> None:
 
 def test_two_kinds_of_engines_share_the_chips() -> None:
     found = best(LLAMA, "h100:16", CHAT, disaggregate=True)
-    assert found.reader is not None
-    used = found.server.count * found.server.n_chips + found.reader.count * found.reader.n_chips
+    assert found.prefill_server is not None
+    used = (
+        found.server.count * found.server.n_chips
+        + found.prefill_server.count * found.prefill_server.n_chips
+    )
     assert used <= 16
     assert found.transfer_s > 0
 
@@ -165,5 +168,5 @@ def test_machines_of_a_chip_hold_the_weights() -> None:
 
 def test_narrower_weights_are_searched_beside_wide_ones() -> None:
     jobs = [sw.Serve(context=8192, weights=d, kv=d) for d in ("bf16", "int8")]
-    request = Request(config=LLAMA, where=sw.hardware("v5e:4x4"), jobs=jobs)
+    request = Request(config=LLAMA, hardware=sw.hardware("v5e:4x4"), jobs=jobs)
     assert rank(request).candidates[0].job.weights == "int8"

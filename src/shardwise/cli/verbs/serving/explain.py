@@ -7,10 +7,11 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.explanation import explain, parse_changes, read_model, read_saved
 from shardwise.cli.inputs import Inputs
-from shardwise.cli.machines import chip_of, parse_machine
+from shardwise.cli.machines import parse_machine
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.errors import BadInput
+from shardwise.hardware import chip_of
 from shardwise.plan.serving import build
 
 

@@ -8,11 +8,12 @@ import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_mesh, parse_output_file, parse_top, roles
-from shardwise.cli.machines import chip_of, parse_machine
+from shardwise.cli.machines import parse_machine
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.traffic import read_traffic
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
+from shardwise.hardware import chip_of
 from shardwise.plan.serving import build
 from shardwise.report.document import plans_document, save
 from shardwise.report.serving import plan as report

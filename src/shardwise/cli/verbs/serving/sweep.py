@@ -15,7 +15,6 @@ from shardwise.cli.options import strategy
 from shardwise.cli.progress import counting
 from shardwise.cli.sweeping import read_lengths, read_numbers, read_words, sweep_answer
 from shardwise.cli.verbs.serving.workload import (
-    CONTEXT,
     check_lengths,
     parse_rate,
     parse_share,
@@ -73,7 +72,7 @@ def run(
     config = inputs.read(sw.model, model)
     machines = inputs.read(parse_machines, hardware, parse_machine)
     if not (prompt or output):
-        context = context or CONTEXT
+        context = context or options.CONTEXT
     dtypes = tuple(units.BYTES_PER_ELEMENT)
     word_options = read_words(
         inputs,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.progress import progress
-from shardwise.cli.published import from_source, nothing_predicted
+from shardwise.cli.published import error_cells, frequent_kinds, from_source, nothing_predicted
 from shardwise.report.style import Block, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
 from shardwise.validate import SkippedRecord, load_serving
@@ -28,7 +27,6 @@ METRIC_LABELS = {
     "tokens_per_s_per_user": "tokens/s/user", "memory_bytes": "memory",
 }  # fmt: skip
 MAX_SOURCES = 16  # rows of sources on a screen
-MAX_REASONS = 6  # the most frequent ones are listed
 
 
 def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> Answer:
@@ -75,8 +73,7 @@ def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Bl
             map(_figure, validation.worst(worst)),
         )
     if validation.underivable:
-        frequent = Counter(row.kind for row in validation.underivable).most_common(MAX_REASONS)
-        counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
+        counts = frequent_kinds(validation.underivable)
         n_missing = len(validation.underivable)
         yield f"{n_missing:,} rows or figures not predicted: {counts} (--json says why of each)"
     rows_counted = "core rows of quality A and B (--all counts every row)"
@@ -90,9 +87,7 @@ def _blocks(validation: ServeValidation, worst: int, every: bool) -> Iterator[Bl
 def _kind(errors: ServeErrors) -> list[str]:
     return [
         errors.name,
-        f"{errors.n:,}",
-        percent(errors.median_abs_err),
-        percent(errors.mean_abs_err),
+        *error_cells(errors),
         percent(errors.p90_abs_err),
         signed_percent(errors.bias),
         percent(errors.interval_coverage),
@@ -100,14 +95,8 @@ def _kind(errors: ServeErrors) -> list[str]:
 
 
 def _source(errors: ServeErrors) -> list[str]:
-    return [
-        errors.name,
-        METRIC_LABELS[errors.metric],
-        f"{errors.n:,}",
-        percent(errors.median_abs_err),
-        percent(errors.mean_abs_err),
-        signed_percent(errors.bias),
-    ]
+    label = METRIC_LABELS[errors.metric]
+    return [errors.name, label, *error_cells(errors), signed_percent(errors.bias)]
 
 
 def _figure(row: Checked) -> list[str]:

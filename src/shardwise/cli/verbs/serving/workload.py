@@ -8,12 +8,12 @@ from functools import partial
 
 import shardwise as sw
 from shardwise import units
+from shardwise.cli import options
 from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
 from shardwise.errors import BadInput
 from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.workload import cache_dtype_for
 
-CONTEXT = "8192"  # tokens of a sequence if no length is given, as in the verb `fit`
 _RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
 _SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 
@@ -104,7 +104,7 @@ def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | N
     if requests.rate and not requests.output:
         inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
     if not (requests.prompt or requests.output):
-        context = requests.context or CONTEXT
+        context = requests.context or options.CONTEXT
         return {"context": inputs.read(units.parse_length, context, "--context")}
     return {
         "prompt": inputs.optional(units.parse_length, requests.prompt, "--prompt"),

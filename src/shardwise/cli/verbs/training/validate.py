@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.cli.answer import Answer
 from shardwise.cli.progress import progress
-from shardwise.cli.published import from_source, nothing_predicted
+from shardwise.cli.published import error_cells, frequent_kinds, from_source, nothing_predicted
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent, signed_percent
 from shardwise.validate import Run, load
@@ -16,7 +15,6 @@ from shardwise.validate.training.predict import Prediction, predict
 from shardwise.validate.training.score import Errors, Validation, validate
 
 MAX_SOURCES = 12  # rows of sources on a screen
-MAX_REASONS = 6  # the most frequent ones are listed
 
 
 def answer(data: str, source: str, worst: int, as_json: bool) -> Answer:
@@ -55,8 +53,7 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
         yield strong("Worst rows")
         yield table(["row", ">predicted", ">measured", ">error"], map(_row, rows[:worst]))
     if overall.underivable:
-        frequent = Counter(run.kind for run in overall.underivable).most_common(MAX_REASONS)
-        counts = ", ".join(f"{reason_kind} {count}" for reason_kind, count in frequent)
+        counts = frequent_kinds(overall.underivable)
         rows_missing = counted(len(overall.underivable), "row")
         yield f"{rows_missing} not predicted: {counts} (--json says why of each)"
     yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
@@ -84,14 +81,7 @@ def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
 
 def _source(errors: Errors) -> list[str]:
     peers = ", ".join(f"{name} {percent(error)}" for name, error in errors.peers.items())
-    return [
-        errors.source,
-        f"{errors.n:,}",
-        percent(errors.median_abs_err),
-        percent(errors.mean_abs_err),
-        signed_percent(errors.bias),
-        peers,
-    ]
+    return [errors.source, *error_cells(errors), signed_percent(errors.bias), peers]
 
 
 def _row(row: Prediction) -> list[str]:

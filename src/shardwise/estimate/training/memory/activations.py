@@ -120,8 +120,6 @@ def layer_activations(
     `offload_layers` save everything on the chip.
 
     Args:
-        config: the model.
-        job: dtypes.
         step: program of one microbatch on all chips.
         form: remat and offload of the layout.
         local: sizes on one chip.

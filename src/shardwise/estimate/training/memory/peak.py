@@ -49,8 +49,6 @@ def step_memory(
     last (logits, the unembedding). Both are evaluated.
 
     Args:
-        config: the model.
-        job: dtypes.
         step: program of one microbatch on all chips, from `table(layout)`, with any remat.
         layout: the layout; its `schedule` is "none" if and only if `pipe` is 1.
         capacity: HBM of a chip, bytes.
