@@ -215,7 +215,9 @@ def test_models_with_layer_norms():
 
 
 def test_falcon_with_slopes_instead_of_turns():
-    attention = tiny("falcon", alibi=True).main_attention
+    keys = TINY.keys() - {"num_key_value_heads", "intermediate_size"}
+    keys = {key: TINY[key] for key in keys} | {"model_type": "falcon", "alibi": True}
+    attention = from_dict(keys, name="tiny").main_attention
     assert (attention.rope, attention.alibi) == (False, True)
 
 

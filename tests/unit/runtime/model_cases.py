@@ -22,7 +22,8 @@ SIZES = {
     "intermediate_size": 40, "vocab_size": 90, "max_position_embeddings": 64, "head_dim": 16,
 }  # fmt: skip
 NO_HEAD_DIM = {k: v for k, v in SIZES.items() if k != "head_dim"}
-NEOX = NO_HEAD_DIM | {"num_key_value_heads": 4}
+NEOX = {k: v for k, v in NO_HEAD_DIM.items() if k != "num_key_value_heads"}
+FALCON = {k: v for k, v in NEOX.items() if k != "intermediate_size"}
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
@@ -120,13 +121,13 @@ CASES = {
     "gpt_neox": read("gpt_neox", NEOX | {"rotary_pct": 0.5, "rotary_emb_base": 50}),
     "falcon, one norm": read(
         "falcon",
-        NEOX
+        FALCON
         | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1,
            "bias": True},
     ),
     "falcon, ALiBi": read(
         "falcon",
-        NEOX | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "odd": odd(),
 }  # fmt: skip
