@@ -44,6 +44,8 @@ def odd() -> ModelConfig:
         d_head=16,
         window=7,
         chunked=True,
+        clip=2.0,
+        qk_norm="each",
         qk_unit=True,
         sinks=True,
         rotary=Rope(
@@ -65,7 +67,7 @@ def odd() -> ModelConfig:
         Layer(attention=near, ffn=Mlp(d_ff=40, activation="gelu_quick"), norms="both"),
         Layer(
             attention=far, ffn=Mlp(d_ff=24, gated=False, bias=True, activation="relu2"),
-            norms="post", parallel=True, norm_bias=True,
+            norms="post", parallel=True, norm_scale=False, norm_bias=True,
         ),
     )  # fmt: skip
     return ModelConfig(
@@ -76,9 +78,13 @@ def odd() -> ModelConfig:
             LayerGroup(layer=layer, count=n) for layer, n in zip(kinds, (3, 2), strict=True)
         ),
         order=(),
-        norm=Norm(kind="layer", eps=1e-5),
+        norm=Norm(kind="layer", eps=1e-5, plus_one=True),
+        final_norm_scale=False,
         final_norm_bias=True,
         unembedding_bias=True,
+        embedding_scale=3.0,
+        residual_scale=0.7,
+        logit_scale=1.5,
     )
 
 
@@ -130,7 +136,20 @@ CASES = {
         FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "odd": odd(),
+    "granite": read(
+        "granite",
+        SIZES
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2,
+           "logits_scaling": 2.5},
+    ),
+    "nemotron": read("nemotron", SIZES | {"attention_bias": True, "mlp_bias": True}),
+    "smollm3": read("smollm3", SIZES | {"no_rope_layer_interval": 2}),
+    "cohere, norms of heads": read(
+        "cohere", NO_HEAD_DIM | {"use_qk_norm": True, "logit_scale": 0.5},
+    ),
+    "olmo": read("olmo", SIZES | {"clip_qkv": 1.5}),
 }  # fmt: skip
 
-# Between them every array and every block that a gradient goes through.
-TRAINED = ("gemma2", "gpt2", "gpt_neox", "odd")
+# Between them every array and every block that a gradient goes through; the quick ones as well.
+QUICK = ("gemma2", "gpt2", "gpt_neox", "odd")
+TRAINED = (*QUICK, "granite", "nemotron", "smollm3", "cohere, norms of heads", "olmo")

@@ -1,4 +1,4 @@
-"""Granite 3 and 4 (dense, and with routed experts): factors of embeddings, residuals and logits."""
+"""Granite 3 (dense, and with routed experts): factors of embeddings, residuals and logits."""
 
 from __future__ import annotations
 
