@@ -38,7 +38,8 @@ class ModelConfig:
         logit_scale: Factor of the logits.
         logit_softcap: c of the soft cap c tanh(z / c) on logits z; None without.
         checkpoint_dtype: Dtype of most weights as published, from `quantization_config`.
-        unused_keys: Keys of the config.json that were not read, although they may matter.
+        unused_keys: Keys of the config.json that were not read: unknown ones, and those of what is
+            not counted.
         ignored_keys: Keys of the config.json that were not read, since they change no count.
         source: Where the config was published, or its path.
     """
