@@ -85,6 +85,11 @@ IRRELEVANT = frozenset(
         *("norm_topk_prob", "scoring_func", "topk_method", "n_group", "topk_group"),
         *("routed_scaling_factor", "seq_aux", "aux_loss_alpha", "router_aux_loss_coef"),
         *("router_jitter_noise", "output_router_logits", "ep_size", "pretraining_tp"),
+        # what the architecture says again, in files of Cohere, StarCoder 2 and SmolLM2
+        *("layer_switch", "order_of_interleaved_layers", "position_embedding_type"),
+        *("use_embedding_sharing", "use_gated_activation", "use_parallel_block"),
+        *("use_parallel_embedding", "mlp_type", "norm_type", "is_llama_config"),
+        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
         # outputs of a run
         *("use_cache", "output_hidden_states", "output_attentions", "output_past", "is_decoder"),
         *("gradient_checkpointing", "summary_activation", "summary_proj_to_labels"),
