@@ -6,6 +6,7 @@ are then exported, and transformers loads them without a missing key and has the
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from types import SimpleNamespace
 
@@ -150,6 +151,13 @@ def test_a_step_and_its_export_equal_transformers(trained, tmp_path):
         assert np.abs(w - wanted_w)[is_clear].max(initial=0) < WEIGHT, path
     assert compared > 0.9 * trained.n_parameters
     exported_model_has_the_loss(trained, config, weights, tmp_path, save_weights)
+
+
+@pytest.mark.parametrize("trained", ["granite"], indirect=True)
+def test_a_wrong_factor_shows(trained):
+    config = dataclasses.replace(load(trained.folder / "before"), residual_scale=1.0)
+    _, loss, _, _ = one_step(config, trained.folder / "before", trained.text.numpy())
+    assert abs(loss - trained.loss) > 10 * LOSS * trained.loss
 
 
 def exported_model_has_the_loss(trained, config, weights, folder, save_weights):
