@@ -25,13 +25,15 @@ def logits(
     x_TD = outer["embedding"][tokens]
     if config.scaled_embeddings:
         x_TD = x_TD * math.sqrt(config.d_model)
+    x_TD = x_TD * config.embedding_scale
     if config.n_positions:
         x_TD = x_TD + outer["position"][: len(tokens)]
     for kind, w in zip(unrolled(stack(config)), layers, strict=True):
         x_TD = through(config, config.groups[kind].layer, w, x_TD)
     x_TD = norm(config.norm, outer, "final_norm", x_TD)
     unembedding = outer["embedding"].T if config.tied_embeddings else outer["unembedding"]
-    return capped(x_TD @ unembedding + outer.get("b_unembedding", 0.0), config.logit_softcap)
+    z_TV = x_TD @ unembedding + outer.get("b_unembedding", 0.0)
+    return capped(z_TV * config.logit_scale, config.logit_softcap)
 
 
 def through(config: ModelConfig, layer: Layer, w: Weights, x_TD: Array) -> Array:
@@ -49,16 +51,18 @@ def through(config: ModelConfig, layer: Layer, w: Weights, x_TD: Array) -> Array
     mixer_out = mixed(normed("attention_norm", x_TD) if pre else x_TD)
     if post:
         mixer_out = normed("post_attention_norm", mixer_out)
-    y_TD = x_TD + mixer_out
+    y_TD = x_TD + config.residual_scale * mixer_out
     read = x_TD if layer.parallel else y_TD
     ffn_out = fed(normed(ffn_norm, read) if pre else read)
-    return y_TD + (normed("post_ffn_norm", ffn_out) if post else ffn_out)
+    return y_TD + config.residual_scale * (normed("post_ffn_norm", ffn_out) if post else ffn_out)
 
 
-def norm(kind: Norm, w: Weights, name: str, x: Array, eps: float | None = None) -> Array:
-    """Over the dims of the scale, which are the last of x."""
-    scale = w[name] + 1 if kind.plus_one else w[name]
-    axes = tuple(range(-scale.ndim, 0))
+def norm(
+    kind: Norm, w: Weights, name: str, x: Array, eps: float | None = None, dims: int = 1
+) -> Array:
+    """Over the last `dims` dims of x; some norms have no scale."""
+    scale = w[name] + kind.plus_one if name in w else 1.0
+    axes = tuple(range(-dims, 0))
     if kind.kind == "layer":
         x = x - x.mean(axes, keepdims=True)
     x = x / np.sqrt((x * x).mean(axes, keepdims=True) + (eps or kind.eps))
@@ -88,7 +92,11 @@ def attend(config: ModelConfig, a: Attention, w: Weights, x_TD: Array) -> Array:
 def projected(config: ModelConfig, a: Attention, w: Weights, x_TD: Array) -> tuple[Array, ...]:
     q, k, v = (np.einsum("td,dnh->tnh", x_TD, w[f"w{x}"]) + w.get(f"b{x}", 0.0) for x in "qkv")
     if a.qk_norm:
-        q, k = norm(config.norm, w, "q_norm", q), norm(config.norm, w, "k_norm", k)
+        dims = 2 if a.qk_norm == "full" else 1
+        q = norm(config.norm, w, "q_norm", q, dims=dims)
+        k = norm(config.norm, w, "k_norm", k, dims=dims)
+    if a.clip:
+        q, k, v = (np.clip(x, -a.clip, a.clip) for x in (q, k, v))
     if a.rope:
         q, k = turned(a.rotary, q), turned(a.rotary, k)
     if a.qk_unit:

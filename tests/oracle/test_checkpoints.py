@@ -16,6 +16,7 @@ import pytest
 
 from shardwise.models import Moe, from_dict, load, names
 from shardwise.models.families import checkpoint_formats
+from shardwise.models.irrelevant import BESIDE
 from shardwise.models.presets import presets
 from shardwise.models.tensor_names import entries, weight_names
 from shardwise.models.weights import layer_weights, outer_weights
@@ -51,8 +52,14 @@ LONG = {
 GPT2 = {
     "n_embd": 48, "n_head": 4, "n_layer": 3, "n_positions": 64, "vocab_size": 90,
 }  # fmt: skip
-NEOX = NO_HEAD_DIM | {"num_key_value_heads": 4}
+NEOX = {k: v for k, v in NO_HEAD_DIM.items() if k != "num_key_value_heads"}
+FALCON = {k: v for k, v in NEOX.items() if k != "intermediate_size"}
 MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LOCAL_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+FACTORS = {
+    "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2,
+    "logits_scaling": 2.5,
+}  # fmt: skip
 
 CASES = {
     "llama": ("llama", SIZES | {"attention_bias": True, "mlp_bias": True}),
@@ -90,7 +97,60 @@ CASES = {
            "rope_theta": 900.0, "rope_local_base_freq": 30.0,
            "rope_scaling": {"rope_type": "linear", "factor": 3.0}},
     ),
+    "olmo": ("olmo", SIZES | {"clip_qkv": 1.5}),
     "olmo2": ("olmo2", SIZES),
+    "olmo3": ("olmo3", SIZES | {"sliding_window": 5, "rope_scaling": YARN}),
+    "olmo3 newer": (
+        "olmo3",
+        SIZES
+        | {"sliding_window": 5,
+           "rope_parameters": {
+               "full_attention": YARN | {"rope_theta": 700.0},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+           }},
+    ),
+    "olmoe": (
+        "olmoe", NO_HEAD_DIM | {"num_experts": 6, "num_experts_per_tok": 2, "clip_qkv": 2.0},
+    ),
+    "granite": ("granite", SIZES | FACTORS | {"attention_bias": True, "mlp_bias": True}),
+    "granitemoe": ("granitemoe", SIZES | FACTORS | LOCAL_EXPERTS),
+    "granitemoeshared": (
+        "granitemoeshared", SIZES | FACTORS | LOCAL_EXPERTS | {"shared_intermediate_size": 24},
+    ),
+    "phi": ("phi", NO_HEAD_DIM | {"partial_rotary_factor": 0.5}),
+    "stablelm": ("stablelm", NO_HEAD_DIM | {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    "stablelm parallel": (
+        "stablelm", NO_HEAD_DIM | {"use_parallel_residual": True, "partial_rotary_factor": 0.5},
+    ),
+    "starcoder2": ("starcoder2", NO_HEAD_DIM | {"sliding_window": 5}),
+    "cohere": ("cohere", NO_HEAD_DIM | {"logit_scale": 0.5, "attention_bias": True}),
+    "cohere norms": ("cohere", NO_HEAD_DIM | {"use_qk_norm": True, "logit_scale": 0.5}),
+    "cohere2": ("cohere2", NO_HEAD_DIM | {"sliding_window": 5, "logit_scale": 0.5}),
+    "nemotron": (
+        "nemotron",
+        SIZES | {"partial_rotary_factor": 0.5, "attention_bias": True, "mlp_bias": True},
+    ),
+    "arcee": ("arcee", SIZES),
+    "seed_oss": ("seed_oss", SIZES | {"attention_out_bias": True}),
+    "ernie4_5": ("ernie4_5", SIZES | {"use_bias": True}),
+    "glm": ("glm", SIZES),
+    "glm4": ("glm4", SIZES),
+    "glm4_moe": (
+        "glm4_moe",
+        SIZES
+        | {"n_routed_experts": 8, "n_shared_experts": 2, "moe_intermediate_size": 16,
+           "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "use_qk_norm": True,
+           "routed_scaling_factor": 1.7, "attention_bias": True},
+    ),
+    "smollm3": ("smollm3", SIZES),
+    "smollm3 windows": (
+        "smollm3",
+        SIZES | {"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [1, 0, 1, 0]},
+    ),
+    "exaone4": ("exaone4", SIZES | {"sliding_window": 5}),
+    "exaone4 global": (
+        "exaone4", SIZES | {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    ),
     "phi3": ("phi3", NO_HEAD_DIM | {"sliding_window": 5}),
     "phi3 long": (
         "phi3",
@@ -113,17 +173,18 @@ CASES = {
         "gpt_neox",
         NEOX | {"use_parallel_residual": False, "hidden_act": "gelu_fast", "rotary_pct": 0.5},
     ),
-    "falcon": ("falcon", NEOX),
+    "falcon": ("falcon", FALCON),
     "falcon 40b": (
-        "falcon", NEOX | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+        "falcon", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
     ),
     "falcon one norm": (
         "falcon",
-        NEOX | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+        FALCON
+        | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
     ),
     "falcon rw": (
         "falcon",
-        NEOX | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "gpt_oss": (
         "gpt_oss", SIZES | {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 5},
@@ -161,29 +222,44 @@ def scrambled(model, torch):
     return model
 
 
-@pytest.fixture(scope="module", params=CASES)
-def saved(request, tmp_path_factory):
-    """(our config, tensors of the file, tokens, logits of transformers)."""
+def scrambled_model(name):
+    """A case as transformers makes it, with random numbers."""
     torch = pytest.importorskip("torch")
-    from safetensors.numpy import load_file
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    kind, keys = CASES[request.param]
-    folder = tmp_path_factory.mktemp("model")
+    kind, keys = CASES[name]
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         config = AutoConfig.for_model(kind, **json.loads(json.dumps(keys)))
         # eager attention of Falcon adds the slopes twice; sdpa has neither caps nor sinks
         way = "sdpa" if keys.get("alibi") else "eager"
         model = AutoModelForCausalLM.from_config(config, attn_implementation=way).eval()
-        scrambled(model, torch)
-        tokens = torch.randint(3, 90, (1, T), generator=torch.Generator().manual_seed(1))
+        return scrambled(model, torch)
+
+
+def write_config(folder, name):
+    """The config.json of a case, with its keys alone."""
+    kind, keys = CASES[name]
+    (folder / "config.json").write_text(json.dumps(keys | {"model_type": kind}), "utf-8")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def saved(request, tmp_path_factory):
+    """(our config, tensors of the file, tokens, logits of transformers)."""
+    torch = pytest.importorskip("torch")
+    from safetensors.numpy import load_file
+
+    folder = tmp_path_factory.mktemp("model")
+    model = scrambled_model(request.param)
+    tokens = torch.randint(3, 90, (1, T), generator=torch.Generator().manual_seed(1))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
         expected = model(tokens, use_cache=False).logits[0].double().numpy()
         model.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(keys | {"model_type": kind}), "utf-8")
+    write_config(folder, request.param)
     tensors = load_file(folder / "model.safetensors")
     return load(folder), tensors, tokens[0].numpy(), expected
 
@@ -217,6 +293,22 @@ def test_logits_equal_transformers(saved):
     got = logits(config, outer, whole, tokens)
     assert np.abs(expected).max() > 0.5
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_config_that_transformers_writes_is_read_whole(name):
+    """With every default stated it gives the same model, and no key of it is unknown."""
+    transformers = pytest.importorskip("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    kind, keys = CASES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stated = transformers.AutoConfig.for_model(kind, **json.loads(json.dumps(keys))).to_dict()
+    ours, theirs = from_dict(keys | {"model_type": kind}, name=name), from_dict(stated, name=name)
+    assert set(theirs.unused_keys) <= BESIDE
+    assert dataclasses.replace(theirs, unused_keys=(), ignored_keys=()) == dataclasses.replace(
+        ours, unused_keys=(), ignored_keys=()
+    )
 
 
 def test_every_family_has_a_case():

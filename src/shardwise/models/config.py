@@ -24,8 +24,9 @@ from shardwise.models.numerics import (
 # before attention and feed-forward together.
 NORMS = ("pre", "post", "both", "shared")
 
-# Norms of queries and keys: none, with one scale [H] for all heads, with a scale [N, H] or [K, H].
-QK_NORMS = ("", "head", "full")
+# Norms of queries and keys: none; of each head, with one scale [H] for all heads or with a scale
+# [N, H] or [K, H]; of all heads together, with a scale [N, H] or [K, H].
+QK_NORMS = ("", "head", "each", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +70,11 @@ class Attention:
         mla: Latent attention, which replaces the key and value projections; None without.
         q_bias, kv_bias, o_bias: Whether the query, the key and value, and the output projections
             have a bias.
-        qk_norm: Norms of queries and keys: "" none, "head" with one scale [H] for all heads, "full"
-            with a scale for every element of all heads.
+        clip: Bound to which queries, keys and values are clamped, before rotary positions; None
+            without.
+        qk_norm: Norms of queries and keys: "" none, "head" of each head with one scale [H] for all
+            heads, "each" of each head with a scale for every element of all heads, "full" of all
+            heads together with such a scale.
         sinks: Whether each head has a learned logit that joins the softmax but belongs to no token.
         rope: Whether rotary positions are applied.
         rotary: Constants of the rotary positions.
@@ -93,6 +97,7 @@ class Attention:
     q_bias: bool = False
     kv_bias: bool = False
     o_bias: bool = False
+    clip: float | None = None
     qk_norm: str = ""
     sinks: bool = False
     rope: bool = True
@@ -106,7 +111,7 @@ class Attention:
     def __post_init__(self) -> None:
         problems = not_counts("attention", self)
         if self.qk_norm not in QK_NORMS:
-            problems.append(f'qk_norm "{self.qk_norm}" is not "", "head" or "full".')
+            problems.append(f'qk_norm "{self.qk_norm}" is not "", "head", "each" or "full".')
         if not problems and self.n_heads % self.n_kv_heads:
             problems.append(
                 f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}: each "
@@ -273,7 +278,8 @@ class Layer:
         mamba: The Mamba block, which replaces attention; None without.
         ffn: The feed-forward block, dense or routed; None without.
         norms: Places of the norms of width D, one of `NORMS`.
-        norm_bias: Whether these norms have a bias besides their scale.
+        norm_scale: Whether these norms have a scale.
+        norm_bias: Whether these norms have a bias.
         parallel: Whether attention and feed-forward read the same input, and their outputs are
             added; otherwise the feed-forward block follows the attention block.
     """
@@ -282,6 +288,7 @@ class Layer:
     ffn: Mlp | Moe | None = None
     mamba: Mamba | None = None
     norms: str = "pre"
+    norm_scale: bool = True
     norm_bias: bool = False
     parallel: bool = False
 

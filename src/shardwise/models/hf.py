@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadFile, BadShape, UnknownName, close_names, nearest
+from shardwise.errors import BadFile, BadShape, IgnoredKey, UnknownName, close_names, nearest
 from shardwise.models import families, overrides, presets
+from shardwise.models.irrelevant import BESIDE
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.units import MiB
@@ -31,9 +33,13 @@ def load(model: str | Path) -> ModelConfig:
     Raises:
         UnknownName: `model` is neither a preset nor an existing path, or an override has an unknown
             field.
-        BadFile: The file is missing, unreadable or incomplete, or its architecture is unknown.
+        BadFile: The file is missing, unreadable or incomplete, or its architecture or one of its
+            counts is unknown.
         BadUnit: The value of an override is not valid for its field.
         BadShape: The numbers do not describe a possible model.
+
+    Warns:
+        IgnoredKey: The family does not have a key of the file.
 
     >>> load("meta-llama/Meta-Llama-3-70B,n_kv_heads=1").n_kv_heads
     1
@@ -65,24 +71,30 @@ def from_dict(data: Mapping[str, Any], *, name: str, source: str = "") -> ModelC
         source: Origin of the data, for messages.
 
     Raises:
-        BadFile: The architecture is unknown, or keys are missing or have the wrong type.
+        BadFile: The architecture or a count is unknown, or keys are missing or have the wrong type.
         BadShape: The numbers do not describe a possible model.
     """
     where = source or name
-    keys = Keys(data)
+    kind, build = _builder(data, where)
+    keys = Keys(data, kind=kind)
     try:
-        config = _builder(data, where)(keys, name)
+        config = build(keys, name)
     except BadShape as error:
         if not keys.problems:
             raise BadShape(*(f"{where}: {problem}" for problem in error.problems)) from None
     if keys.problems:
         raise BadFile(*(f"{where}: {problem}" for problem in keys.problems))
-    unused_keys, ignored_keys = keys.unread()
+    unread = keys.unread()
+    if unread.counts:
+        raise BadFile(
+            f"{where}: {', '.join(unread.counts)}: model type {config.family} has no such count, "
+            "so parameters or bytes may be counted wrong. If it changes nothing, delete the key."
+        )
     return dataclasses.replace(
         config,
         checkpoint_dtype=_checkpoint_dtype(data),
-        unused_keys=unused_keys,
-        ignored_keys=ignored_keys,
+        unused_keys=tuple(sorted(unread.beside + unread.unknown)),
+        ignored_keys=tuple(unread.irrelevant),
         source=source,
     )
 
@@ -99,16 +111,17 @@ def _checkpoint_dtype(data: Mapping[str, Any]) -> str:
     return "bf16"
 
 
-def _builder(data: Mapping[str, Any], where: str) -> families.Builder:
+def _builder(data: Mapping[str, Any], where: str) -> tuple[str, families.Builder]:
+    """The model type or architecture that a family knows, and its `build`."""
     by_type, by_architecture = families.builders()
     model_type = data.get("model_type")
     if isinstance(model_type, str) and model_type in by_type:
-        return by_type[model_type]
+        return model_type, by_type[model_type]
     architectures = data.get("architectures")
     if isinstance(architectures, list):
         for name in architectures:
             if isinstance(name, str) and name in by_architecture:
-                return by_architecture[name]
+                return name, by_architecture[name]
     hint = f"Known model types: {', '.join(sorted(by_type, key=str.casefold))}."
     if str(data.get("schema")).startswith(_PLAN_SCHEMA):
         raise BadFile(
@@ -149,7 +162,15 @@ def _from_path(path: Path) -> ModelConfig:
     name = file.stem
     if name == "config":
         name = file.parent.resolve().name
-    return from_dict(_read(file), name=name or "model", source=str(file))
+    config = from_dict(_read(file), name=name or "model", source=str(file))
+    unknown = [key for key in config.unused_keys if key.rpartition(".")[2] not in BESIDE]
+    if unknown:
+        warnings.warn(
+            f"{file}: model type {config.family} has no key {', '.join(unknown)}; ignored.",
+            IgnoredKey,
+            stacklevel=3,
+        )
+    return config
 
 
 def _config_file(path: Path) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.models.checks import LARGEST, outside, short
-from shardwise.models.irrelevant import IRRELEVANT
+from shardwise.models.irrelevant import BESIDE, IRRELEVANT, is_count
 
 # The most layers that a config may have: 100 times those of any model, so that a wrong number does
 # not make loading slow.
@@ -16,6 +17,30 @@ _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _REQUIRED: Any = object()
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadKeys:
+    """The keys that a family did not read, each kind in a list: see `irrelevant`.
+
+    Args:
+        irrelevant: Keys that change nothing here.
+        beside: Keys of something that is not counted.
+        counts: Keys that may state a count, with their values.
+        unknown: All others.
+    """
+
+    irrelevant: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+    counts: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def extend(self, other: UnreadKeys) -> None:
+        """Add the keys of a nested object."""
+        self.irrelevant.extend(other.irrelevant)
+        self.beside.extend(other.beside)
+        self.counts.extend(other.counts)
+        self.unknown.extend(other.unknown)
+
+
 class Keys:
     """A reader of the keys of one JSON object.
 
@@ -23,9 +48,10 @@ class Keys:
     that all problems of a file can be reported together.
     """
 
-    def __init__(self, data: Mapping[str, Any], prefix: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], prefix: str = "", kind: str = "") -> None:
         self._data = data
         self._prefix = prefix
+        self._kind = kind
         self._defaults: Mapping[str, Any] = {}
         self._read: set[str] = {"model_type", "architectures"}
         self._nested: dict[str, Keys] = {}
@@ -64,12 +90,8 @@ class Keys:
         return None if self._data[name] is None else self.integer(name, low=low)
 
     def is_type(self, prefix: str) -> bool:
-        """Whether the model type, or else the first architecture, begins with `prefix`."""
-        model_type = self._data.get("model_type")
-        architectures = self._data.get("architectures")
-        if not model_type and isinstance(architectures, list) and architectures:
-            model_type = architectures[0]
-        return str(model_type).lower().replace("_", "").startswith(prefix.replace("_", ""))
+        """Whether the model type or architecture that selects the family begins with `prefix`."""
+        return self._kind.lower().replace("_", "").startswith(prefix.replace("_", ""))
 
     def layer_count(self, *names: str) -> int:
         """Read the number of layers, at most `MAX_LAYERS`."""
@@ -145,6 +167,11 @@ class Keys:
             return bool(self._refuse((name,), value, "not true or false", default))
         return value
 
+    def refuse_flag(self, name: str, feature: str) -> None:
+        """Read a bool which, if true, is a problem: this package does not describe `feature`."""
+        if self.flag(name, False):
+            self.add_problem(f"{self._prefix}{name} true is not supported: {feature}.")
+
     def text(self, name: str, default: str) -> str:
         """Read a string."""
         value = self._first((name,), default)
@@ -190,20 +217,26 @@ class Keys:
         """Record a problem that a family finds in the values of several keys."""
         self.problems.append(problem)
 
-    def unread(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The keys that were not read: (those that may matter, those in `IRRELEVANT`)."""
-        relevant: list[str] = []
-        irrelevant: list[str] = []
+    def unread(self) -> UnreadKeys:
+        """The keys that were not read, by what they may change: see `irrelevant`."""
+        unread = UnreadKeys()
         for name in sorted(set(self._data) - self._read):
+            value = self._data[name]
             if name in IRRELEVANT:
-                irrelevant.append(self._prefix + name)
+                kind = unread.irrelevant
+            elif name in BESIDE:
+                kind = unread.beside
+            elif is_count(name, value):
+                kind = unread.counts
+                name += f" {value!r}"[:40]
+            elif value is None:
+                kind = unread.irrelevant
             else:
-                relevant.append(self._prefix + name)
+                kind = unread.unknown
+            kind.append(self._prefix + name)
         for nested in self._nested.values():
-            nested_relevant, nested_irrelevant = nested.unread()
-            relevant += nested_relevant
-            irrelevant += nested_irrelevant
-        return tuple(relevant), tuple(irrelevant)
+            unread.extend(nested.unread())
+        return unread
 
     def _first(self, names: tuple[str, ...], default: Any) -> Any:
         """The value of the first of the keys `names` that exists, else the default."""

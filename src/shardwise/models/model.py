@@ -31,14 +31,19 @@ class ModelConfig:
         tied_embeddings: Whether the unembedding is the embedding transposed.
         n_positions: Rows of a learned position embedding; 0 without one.
         final_norm: Whether a norm of width D follows the last layer.
+        final_norm_scale: Whether the final norm has a scale.
         final_norm_bias: Whether the final norm has a bias.
         unembedding_bias: Whether the unembedding has a bias.
         max_seq: Longest sequence that the authors state, in tokens; None if they do not.
         norm: Kind and constants of the norms.
         scaled_embeddings: Whether embeddings are multiplied by the square root of D.
+        embedding_scale: Factor of the embeddings.
+        residual_scale: Factor of the output of a block before it is added to the residual.
+        logit_scale: Factor of the logits.
         logit_softcap: c of the soft cap c tanh(z / c) on logits z; None without.
         checkpoint_dtype: Dtype of most weights as published, from `quantization_config`.
-        unused_keys: Keys of the config.json that were not read, although they may matter.
+        unused_keys: Keys of the config.json that were not read: unknown ones, and those of what is
+            not counted.
         ignored_keys: Keys of the config.json that were not read, since they change no count.
         source: Where the config was published, or its path.
     """
@@ -52,11 +57,15 @@ class ModelConfig:
     tied_embeddings: bool = False
     n_positions: int = 0
     final_norm: bool = True
+    final_norm_scale: bool = True
     final_norm_bias: bool = False
     unembedding_bias: bool = False
     max_seq: int | None = None
     norm: Norm = PLAIN_NORM
     scaled_embeddings: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     logit_softcap: float | None = None
     checkpoint_dtype: str = "bf16"
     unused_keys: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     weights = [_weight("embedding", "V D", (V, D), "embedding", is_matmul=False)]
     if P:
         weights.append(_weight("position", "P D", (P, D), "embedding", is_matmul=False))
-    if config.final_norm:
+    if config.final_norm and config.final_norm_scale:
         weights.append(_weight("final_norm", "D", (D,), "norm", is_matmul=False))
     if config.final_norm_bias:
         weights.append(_weight("b_final_norm", "D", (D,), "norm", is_matmul=False))
@@ -123,7 +123,7 @@ def _attention(D: int, a: Attention) -> list[Weight]:
         weights.append(_vector("bo", "D", (D,)))
     if a.qk_norm == "head":
         weights += [_vector("q_norm", "H", (H,), "norm"), _vector("k_norm", "H", (H,), "norm")]
-    if a.qk_norm == "full":
+    if a.qk_norm in ("each", "full"):
         weights += [
             _vector("q_norm", "N H", (N, H), "norm"),
             _vector("k_norm", "K H", (K, H), "norm"),
@@ -235,7 +235,9 @@ def _norms(D: int, layer: Layer) -> list[Weight]:
         blocks.append("ffn")
     prefixes = {"post": ("post_",), "both": ("", "post_")}.get(layer.norms, ("",))
     names = [f"{prefix}{block}_norm" for block in blocks for prefix in prefixes]
-    weights = [_vector(name, "D", (D,), "norm") for name in names]
+    weights = []
+    if layer.norm_scale:
+        weights += [_vector(name, "D", (D,), "norm") for name in names]
     if layer.norm_bias:
         weights += [_vector(f"b_{name}", "D", (D,), "norm") for name in names]
     return weights

@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from shardwise.errors import BadFile, BadInput, BadShape, UnknownName
+from shardwise.errors import BadFile, BadInput, BadShape, IgnoredKey, UnknownName
 from shardwise.models import count, from_dict, load
+from shardwise.models.presets import presets
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
@@ -75,14 +76,63 @@ def test_the_architecture_speaks_where_there_is_no_model_type():
 
 
 def test_keys_are_read_ignored_or_listed():
-    model = from_dict(LLAMA | {"use_cache": True, "num_nextn_layers": 2, "zeta": None}, name="tiny")
-    assert model.unused_keys == ("num_nextn_layers", "zeta")
-    assert model.ignored_keys == ("use_cache",)
+    odd = {"use_cache": True, "num_nextn_predict_layers": 2, "zeta": 3, "eta": None}
+    model = from_dict(LLAMA | odd, name="tiny")
+    assert model.unused_keys == ("num_nextn_predict_layers", "zeta")
+    assert model.ignored_keys == ("eta", "use_cache")
     nested = load("gemma3-4b")
     assert nested.unused_keys == ("vision_config",)
     assert {"torch_dtype", "eos_token_id"} <= set(nested.ignored_keys)
     odd = {"rope_scaling": {"rope_type": "linear", "factor": 2, "mrope_section": [1, 2]}}
     assert from_dict(LLAMA | odd, name="tiny").unused_keys == ("rope_scaling.mrope_section",)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "num_zeta_experts",
+        "zeta_size",
+        "zeta_heads",
+        "zeta_dim",
+        "num_zeta_layers",
+        "n_zeta",
+        "d_zeta",
+    ],
+)
+def test_a_count_that_is_not_known_is_refused(key):
+    said(
+        f"tiny: {key} 4: model type llama has no such count, so parameters or bytes may be counted "
+        "wrong. If it changes nothing, delete the key.",
+        BadFile,
+        **{key: 4},
+    )
+    said(f"{key} [1, 2]: model type llama has no such count", BadFile, **{key: [1, 2]})
+    for nothing in (None, 0, False, "4", 0.5, []):
+        assert count.parameters(from_dict(LLAMA | {key: nothing}, name="tiny")) == count.parameters(
+            from_dict(LLAMA, name="tiny")
+        )
+
+
+def test_unknown_counts_are_refused_together():
+    said(
+        "tiny: num_a_experts 4, rope_scaling.b_size 2: model type llama has no such count",
+        num_a_experts=4,
+        rope_scaling={"rope_type": "linear", "factor": 2, "b_size": 2},
+    )
+
+
+def test_other_unknown_keys_of_a_file_are_told(tmp_path):
+    odd = {"zeta": 3, "vision_config": {}, "use_cache": True}
+    with pytest.warns(
+        IgnoredKey, match=r"config\.json: model type llama has no key zeta; ignored\."
+    ):
+        model = load(write(tmp_path, LLAMA | odd))
+    assert model.unused_keys == ("vision_config", "zeta")
+
+
+def test_the_architecture_says_the_generation_of_an_unknown_model_type():
+    keys = load("deepseek-v3"), presets()["deepseek-v3"].read() | {"model_type": "kimi_k2"}
+    assert from_dict(keys[1], name="deepseek-v3", source=keys[0].source) == keys[0]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +154,7 @@ def test_keys_are_read_ignored_or_listed():
         ({"attention_bias": "yes"}, "attention_bias 'yes' is not true or false."),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings 1 is not true or false."),
         ({"model_type": "lama"}, 'architecture "lama" is not known. Close: "llama"'),
-        ({"model_type": "bert"}, '"bert" is not known. Known model types: deepseek_v2, '),
+        ({"model_type": "bert"}, '"bert" is not known. Known model types: arcee, '),
         ({"model_type": None}, 'neither "model_type" nor "architectures"'),
         ({"model_type": 7}, 'neither "model_type" nor "architectures"'),
         ({"model_type": None, "architectures": "Llama"}, 'architecture "Llama" is not known.'),

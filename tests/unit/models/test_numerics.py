@@ -14,10 +14,13 @@ from shardwise.models import (
     RopeScaling,
     Routing,
     Temperature,
+    count,
     from_dict,
     load,
+    stack,
 )
 from shardwise.models.presets import presets
+from shardwise.models.stack import unrolled
 
 TINY = {
     "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 4,
@@ -53,7 +56,11 @@ def test_a_bare_llama():
         ("llama", 1e-6, 1e4), ("mistral", 1e-6, 1e4), ("mixtral", 1e-5, 1e6),
         ("qwen2", 1e-6, 1e4), ("qwen3", 1e-6, 1e4), ("qwen2_moe", 1e-6, 1e4),
         ("qwen3_moe", 1e-6, 1e4), ("olmo2", 1e-5, 1e4), ("phi3", 1e-5, 1e4),
-        ("gemma", 1e-6, 1e4), ("gemma2", 1e-6, 1e4),
+        ("gemma", 1e-6, 1e4), ("gemma2", 1e-6, 1e4), ("olmo3", 1e-5, 5e5), ("olmoe", 1e-5, 1e4),
+        ("granite", 1e-6, 1e4), ("granitemoe", 1e-6, 1e4), ("smollm3", 1e-6, 2e6),
+        ("glm", 1.5625e-7, 1e4), ("glm4", 1.5625e-7, 1e4), ("glm4_moe", 1e-5, 1e4),
+        ("arcee", 1e-5, 1e4), ("exaone4", 1e-5, 1e4), ("seed_oss", 1e-6, 1e4),
+        ("ernie4_5", 1e-5, 5e5),
     ],
 )  # fmt: skip
 def test_defaults_and_stated_values_of_each_family(kind, eps, theta):
@@ -215,8 +222,83 @@ def test_models_with_layer_norms():
 
 
 def test_falcon_with_slopes_instead_of_turns():
-    attention = tiny("falcon", alibi=True).main_attention
+    keys = TINY.keys() - {"num_key_value_heads", "intermediate_size"}
+    keys = {key: TINY[key] for key in keys} | {"model_type": "falcon", "alibi": True}
+    attention = from_dict(keys, name="tiny").main_attention
     assert (attention.rope, attention.alibi) == (False, True)
+
+
+def test_granite_has_factors():
+    told = {
+        "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0078125,
+        "logits_scaling": 16.0,
+    }  # fmt: skip
+    for kind in ("granite", "granitemoe", "granitemoeshared"):
+        config = tiny(kind, **told)
+        assert (config.embedding_scale, config.residual_scale) == (12.0, 0.22)
+        assert (config.main_attention.score_scale, config.logit_scale) == (0.0078125, 1 / 16)
+        bare = tiny(kind)
+        assert (bare.embedding_scale, bare.residual_scale, bare.logit_scale) == (1.0, 1.0, 1.0)
+        assert bare.main_attention.score_scale == 1.0
+
+
+def test_layers_without_positions():
+    def ropes(config):
+        return [config.groups[kind].layer.attention.rope for kind in unrolled(stack(config))]
+
+    assert ropes(tiny("smollm3")) == [True, True, True, False]
+    assert ropes(tiny("smollm3", no_rope_layers=[0, 1, 1, 0])) == [False, True, True, False]
+    assert ropes(tiny("cohere2")) == [True, True, True, False]
+    assert ropes(tiny("exaone4", layer_types=["sliding_attention", "full_attention"] * 2)) == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert ropes(tiny("exaone4", sliding_window=None)) == [True] * 4
+
+
+def test_olmo_has_norms_without_parameters_and_clips():
+    config = tiny("olmo", clip_qkv=8.0)
+    assert config.norm == Norm(kind="layer", eps=1e-5)
+    assert count.parameters(config).norm == 0
+    assert config.main_attention.clip == 8.0
+    assert tiny("olmo", clip_qkv=None).main_attention.clip is None
+
+
+def test_olmo_3_scales_positions_of_global_layers_alone():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    config = tiny("olmo3", rope_scaling=yarn)
+    assert rotary(config) == Rope(theta=5e5)
+    assert rotary(config, 1).scaling.kind == "yarn"
+    assert [group.count for group in config.groups] == [3, 1]
+
+
+def test_partial_rotary_positions():
+    stated = {"phi": 8, "stablelm": 4, "nemotron": 8, "glm": 8, "glm4": 8, "glm4_moe": 8}
+    for kind, dims in stated.items():
+        config = tiny(kind, head_dim=16) if kind.startswith("glm") else tiny(kind)
+        assert rotary(config).dims == dims
+        assert rotary(config).interleaved == (kind in ("glm", "glm4"))
+
+
+def test_cohere_scales_logits_and_normalizes_each_head():
+    config = tiny("cohere", use_qk_norm=True)
+    assert (config.logit_scale, config.norm) == (0.0625, Norm(kind="layer", eps=1e-5))
+    assert config.main_attention.qk_norm == "each"
+    assert rotary(config) == Rope(theta=5e5, interleaved=True)
+    assert rotary(tiny("cohere2")) == Rope(theta=1e4, interleaved=True)
+
+
+def test_nemotron_squares_relu_and_stores_norms_from_one():
+    config = tiny("nemotron")
+    assert config.norm == Norm(kind="layer", eps=1e-5, plus_one=True)
+    assert (config.main_ffn.activation, config.main_ffn.gated) == ("relu2", False)
+    assert tiny("arcee").main_ffn == config.main_ffn
+
+
+@pytest.mark.parametrize("kind", ["phi", "stablelm"])
+def test_norms_of_heads_with_biases_are_refused(kind):
+    with pytest.raises(BadFile, match=r"qk_layernorm true is not supported: .*[nN]orms of"):
+        tiny(kind, qk_layernorm=True)
 
 
 def test_an_unknown_activation_is_kept():

@@ -22,7 +22,8 @@ SIZES = {
     "intermediate_size": 40, "vocab_size": 90, "max_position_embeddings": 64, "head_dim": 16,
 }  # fmt: skip
 NO_HEAD_DIM = {k: v for k, v in SIZES.items() if k != "head_dim"}
-NEOX = NO_HEAD_DIM | {"num_key_value_heads": 4}
+NEOX = {k: v for k, v in NO_HEAD_DIM.items() if k != "num_key_value_heads"}
+FALCON = {k: v for k, v in NEOX.items() if k != "intermediate_size"}
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
@@ -43,6 +44,8 @@ def odd() -> ModelConfig:
         d_head=16,
         window=7,
         chunked=True,
+        clip=2.0,
+        qk_norm="each",
         qk_unit=True,
         sinks=True,
         rotary=Rope(
@@ -64,7 +67,7 @@ def odd() -> ModelConfig:
         Layer(attention=near, ffn=Mlp(d_ff=40, activation="gelu_quick"), norms="both"),
         Layer(
             attention=far, ffn=Mlp(d_ff=24, gated=False, bias=True, activation="relu2"),
-            norms="post", parallel=True, norm_bias=True,
+            norms="post", parallel=True, norm_scale=False, norm_bias=True,
         ),
     )  # fmt: skip
     return ModelConfig(
@@ -75,9 +78,13 @@ def odd() -> ModelConfig:
             LayerGroup(layer=layer, count=n) for layer, n in zip(kinds, (3, 2), strict=True)
         ),
         order=(),
-        norm=Norm(kind="layer", eps=1e-5),
+        norm=Norm(kind="layer", eps=1e-5, plus_one=True),
+        final_norm_scale=False,
         final_norm_bias=True,
         unembedding_bias=True,
+        embedding_scale=3.0,
+        residual_scale=0.7,
+        logit_scale=1.5,
     )
 
 
@@ -120,16 +127,29 @@ CASES = {
     "gpt_neox": read("gpt_neox", NEOX | {"rotary_pct": 0.5, "rotary_emb_base": 50}),
     "falcon, one norm": read(
         "falcon",
-        NEOX
+        FALCON
         | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1,
            "bias": True},
     ),
     "falcon, ALiBi": read(
         "falcon",
-        NEOX | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
+        FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
     ),
     "odd": odd(),
+    "granite": read(
+        "granite",
+        SIZES
+        | {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.2,
+           "logits_scaling": 2.5},
+    ),
+    "nemotron": read("nemotron", SIZES | {"attention_bias": True, "mlp_bias": True}),
+    "smollm3": read("smollm3", SIZES | {"no_rope_layer_interval": 2}),
+    "cohere, norms of heads": read(
+        "cohere", NO_HEAD_DIM | {"use_qk_norm": True, "logit_scale": 0.5},
+    ),
+    "olmo": read("olmo", SIZES | {"clip_qkv": 1.5}),
 }  # fmt: skip
 
-# Between them every array and every block that a gradient goes through.
-TRAINED = ("gemma2", "gpt2", "gpt_neox", "odd")
+# Between them every array and every block that a gradient goes through; the quick ones as well.
+QUICK = ("gemma2", "gpt2", "gpt_neox", "odd")
+TRAINED = (*QUICK, "granite", "nemotron", "smollm3", "cohere, norms of heads", "olmo")

@@ -16,6 +16,7 @@ LAYER_PREFIX = "model.layers.{layer}."
 OUTER_NAMES = {
     "embedding": "model.embed_tokens.weight",
     "final_norm": "model.norm.weight",
+    "b_final_norm": "model.norm.bias",
     "unembedding": "lm_head.weight",
 }
 
@@ -149,6 +150,20 @@ def fused_gate_up(weight: Weight, tensor_name: str, *, interleaved: bool) -> Ten
         axes=tuple(range(len(weight.shape))),
         shape=weight.shape,
     )
+
+
+def fused_pair(
+    config: ModelConfig, layer: Layer, module: str, first: str, second: str
+) -> dict[str, TensorLayout]:
+    """Layouts of two projections from D, one after the other in the fused matrix of `module`."""
+    layouts = {}
+    for weight in layer_weights(config, layer):
+        if weight.name in (first, second):
+            width = weight.shape[-1]
+            start = width if weight.name == second else 0
+            part = AxisSlice(axis=0, start=start, stop=start + width)
+            layouts[weight.name] = fused_projection(weight, module, (2 * width,), part)
+    return layouts
 
 
 def fused_qkv(config: ModelConfig, layer: Layer, module: str) -> dict[str, TensorLayout]:

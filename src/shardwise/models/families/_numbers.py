@@ -25,6 +25,11 @@ def rms_norm(keys: Keys, default: float = 1e-6, *, plus_one: bool = False) -> No
     return Norm(eps=keys.number("rms_norm_eps", default=default), plus_one=plus_one)
 
 
+def layer_norm(keys: Keys, name: str = "layer_norm_eps", *, plus_one: bool = False) -> Norm:
+    """Read a norm that subtracts the mean, with the epsilon in key `name`."""
+    return Norm(kind="layer", eps=keys.number(name, default=1e-5), plus_one=plus_one)
+
+
 def activation(keys: Keys, name: str = "hidden_act", default: str = "silu") -> str:
     """Read the activation from key `name`, by its name in `numerics.ACTIVATIONS`.
 
@@ -59,6 +64,34 @@ def rope(
         theta = scaling_keys.number("rope_theta", default=theta)
     scaling = rope_scaling(keys, scaling_keys or Keys({}), max_seq, kind_aliases)
     return Rope(theta=theta, interleaved=interleaved, scaling=scaling)
+
+
+def local_and_global_rope(
+    keys: Keys, *, max_seq: int, local_theta: float, global_theta: float
+) -> tuple[Rope, Rope]:
+    """Read rotary positions of local and of global layers; a scaling applies to global layers.
+
+    Newer files have both in `rope_parameters`, by type of layer.
+
+    Args:
+        keys: Keys of the text model.
+        max_seq: Longest sequence that the file states.
+        local_theta, global_theta: Bases of the frequencies if the file does not state them.
+    """
+    parameters = keys.optional_inner("rope_parameters")
+    global_keys = parameters.optional_inner("full_attention") if parameters else None
+    if parameters is None or global_keys is None:
+        return Rope(theta=local_theta), rope(keys, max_seq=max_seq, theta=global_theta)
+    local_keys = parameters.inner("sliding_attention")
+    local_rotary = Rope(
+        theta=local_keys.number("rope_theta", default=local_theta),
+        scaling=rope_scaling(keys, local_keys, max_seq),
+    )
+    global_rotary = Rope(
+        theta=global_keys.number("rope_theta", default=global_theta),
+        scaling=rope_scaling(keys, global_keys, max_seq),
+    )
+    return local_rotary, global_rotary
 
 
 def partial_rope(keys: Keys, rotary: Rope, H: int, default: float, *key_names: str) -> Rope:

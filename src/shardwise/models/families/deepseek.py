@@ -67,7 +67,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     mlp = Mlp(d_ff=keys.integer("intermediate_size"), bias=mlp_bias, activation=activation(keys))
     layers = {
         False: Layer(attention=attention, ffn=mlp),
-        True: Layer(attention=attention, ffn=_moe(keys, is_v3)),
+        True: Layer(attention=attention, ffn=routed_experts(keys, is_v3=is_v3)),
     }
     n_dense = keys.integer("first_k_dense_replace", low=0)
     period = keys.integer("moe_layer_freq", default=1)
@@ -90,6 +90,8 @@ def _attention(keys: Keys, is_v3: bool, max_seq: int) -> Attention:
     N = keys.integer("num_attention_heads")
     bias = keys.flag("attention_bias", False)
     keys.optional_integer("num_key_value_heads")  # equals N: each head has its own key and value
+    for restated in ("head_dim", "qk_head_dim"):  # of widths below, which transformers writes too
+        keys.optional_integer(restated)
     mla = Mla(
         q_lora_rank=keys.optional_integer("q_lora_rank", 1536),
         kv_lora_rank=keys.integer("kv_lora_rank", default=512),
@@ -125,7 +127,8 @@ def _score_scale(keys: Keys, rotary: Rope, d_head: int) -> float | None:
     return float(d_head**-0.5 * mscale * mscale)
 
 
-def _moe(keys: Keys, is_v3: bool) -> Moe:
+def routed_experts(keys: Keys, *, is_v3: bool) -> Moe:
+    """Read the routed and shared experts of a layer; `is_v3` selects the routing of V3."""
     d_ff = keys.integer("moe_intermediate_size")
     n_shared_experts = keys.integer("n_shared_experts", low=0)
     return Moe(
@@ -184,16 +187,22 @@ def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
     for weight in layer_weights(config, layer):
         if weight.name in ("w_uk", "w_uv"):
             layouts[weight.name] = _up_projection(layer, weight)
-    if isinstance(layer.ffn, Moe) and layer.ffn.routing.correction:
-        shape = (layer.ffn.n_experts,)
-        layouts["router_correction"] = TensorLayout(
-            tensor_name=f"{LAYER_PREFIX}mlp.gate.e_score_correction_bias",
-            file_shape=shape,
-            view_shape=shape,
-            axes=(0,),
-            shape=shape,
-        )
-    return layouts
+    return layouts | correction_layout(layer)
+
+
+def correction_layout(layer: Layer) -> dict[str, TensorLayout]:
+    """Layout of the correction of a router's scores; {} if the layer has none."""
+    if not (isinstance(layer.ffn, Moe) and layer.ffn.routing.correction):
+        return {}
+    shape = (layer.ffn.n_experts,)
+    layout = TensorLayout(
+        tensor_name=f"{LAYER_PREFIX}mlp.gate.e_score_correction_bias",
+        file_shape=shape,
+        view_shape=shape,
+        axes=(0,),
+        shape=shape,
+    )
+    return {"router_correction": layout}
 
 
 def _up_projection(layer: Layer, weight: Weight) -> TensorLayout:

@@ -8,7 +8,7 @@ from shardwise.models.config import Attention, Layer, Mlp
 from shardwise.models.families._layers import layer_groups, layer_order
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._names import llama_tensors
-from shardwise.models.families._numbers import activation, rms_norm, rope, rope_scaling
+from shardwise.models.families._numbers import activation, local_and_global_rope, rms_norm, rope
 from shardwise.models.keys import Keys
 from shardwise.models.model import ModelConfig
 from shardwise.models.numerics import Rope
@@ -51,6 +51,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     tied_embeddings = keys.flag("tie_word_embeddings", True)
     text = keys.inner("text_config")
     text.set_defaults(_DEFAULTS[generation])
+    text.refuse_flag("use_bidirectional_attention", "attention to later tokens")
     D = text.integer("hidden_size")
     vocab = text.integer("vocab_size")
     n_layers = text.layer_count("num_hidden_layers")
@@ -139,22 +140,7 @@ def _activation(text: Keys) -> str:
 def _rotary(text: Keys, max_seq: int) -> tuple[Rope, Rope]:
     """Rotary positions of local and of global layers of Gemma 3, with separate constants."""
     theta = text.number("rope_local_base_freq", default=10_000.0)
-    parameters = text.optional_inner("rope_parameters")
-    if parameters is None:
-        return Rope(theta=theta), rope(text, max_seq=max_seq, theta=1e6)
-    global_keys = parameters.optional_inner("full_attention")
-    if global_keys is None:
-        return Rope(theta=theta), rope(text, max_seq=max_seq, theta=1e6)
-    local_keys = parameters.inner("sliding_attention")
-    local_rotary = Rope(
-        theta=local_keys.number("rope_theta", default=theta),
-        scaling=rope_scaling(text, local_keys, max_seq),
-    )
-    global_rotary = Rope(
-        theta=global_keys.number("rope_theta", default=1e6),
-        scaling=rope_scaling(text, global_keys, max_seq),
-    )
-    return local_rotary, global_rotary
+    return local_and_global_rope(text, max_seq=max_seq, local_theta=theta, global_theta=1e6)
 
 
 def _local_layers(text: Keys, n_layers: int, generation: int) -> list[bool]:

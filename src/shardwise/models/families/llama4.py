@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, Mlp, Moe
-from shardwise.models.families._layers import layer_groups, layer_order
+from shardwise.models.families._layers import layer_groups, layer_order, rope_layers
 from shardwise.models.families._names import (
     LAYER_PREFIX,
     expert_names,
@@ -37,7 +37,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
     moe = _moe(text)
     mlp = Mlp(d_ff=text.integer("intermediate_size_mlp"), activation=moe.activation)
     max_seq = text.integer("max_position_embeddings", default=131_072)
-    rope_flags = _rope_layers(text, n_layers)
+    rope_flags = rope_layers(text, n_layers)
     local_flags = text.local_layers(n_layers, rope_flags.__getitem__)
     kinds = list(zip(local_flags, rope_flags, _routed_layers(text, n_layers), strict=False))
     attentions = _attentions(text, D, max_seq)
@@ -78,21 +78,6 @@ def _moe(text: Keys) -> Moe:
             aux_loss=text.number("router_aux_loss_coef", default=0.001),
         ),
     )
-
-
-def _rope_layers(text: Keys, n_layers: int) -> list[bool]:
-    """Whether each layer has rotary positions: those with 1 in `no_rope_layers`.
-
-    If the file has no such list, every layer except each `no_rope_layer_interval`-th has them.
-    """
-    period = text.integer("no_rope_layer_interval", default=4)
-    rope_flags = text.items("no_rope_layers", int)
-    if not rope_flags:
-        return [(i + 1) % period != 0 for i in range(n_layers)]
-    if len(rope_flags) != n_layers:
-        text.add_problem(f"no_rope_layers names {len(rope_flags)} layers of {n_layers}.")
-        return [True] * n_layers
-    return [bool(rope_flag) for rope_flag in rope_flags]
 
 
 def _routed_layers(text: Keys, n_layers: int) -> list[bool]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from shardwise.models.config import Attention, Layer, LayerGroup, Mlp
-from shardwise.models.families._names import LAYER_PREFIX, fused_projection, llama_tensors
+from shardwise.models.families._names import (
+    LAYER_PREFIX,
+    fused_pair,
+    fused_projection,
+    llama_tensors,
+)
 from shardwise.models.families._names import OUTER_NAMES as OUTER_NAMES
 from shardwise.models.families._numbers import activation, partial_rope, rms_norm, rope
 from shardwise.models.keys import Keys
@@ -51,24 +56,17 @@ def layer_tensors(config: ModelConfig, layer: Layer) -> dict[str, TensorLayout]:
     """Layouts of a layer's weights; qkv_proj fuses wq, wk and wv, gate_up_proj w_gate and w_up."""
     layouts = llama_tensors(config, layer)
     attention = layer.attention
-    if attention is None or layer.ffn is None:
+    if attention is None:
         return layouts
     N = attention.n_heads
     K = attention.n_kv_heads
-    F = layer.ffn.d_ff
     heads = {"wq": (0, N), "wk": (N, N + K), "wv": (N + K, N + 2 * K)}
-    columns = {"w_gate": (0, F), "w_up": (F, 2 * F)}
+    module = f"{LAYER_PREFIX}self_attn.qkv_proj"
     for weight in layer_weights(config, layer):
         if weight.name in heads:
             start, stop = heads[weight.name]
-            module = f"{LAYER_PREFIX}self_attn.qkv_proj"
-            outputs: tuple[int, ...] = (N + 2 * K, attention.d_head)
-        elif weight.name in columns:
-            start, stop = columns[weight.name]
-            module = f"{LAYER_PREFIX}mlp.gate_up_proj"
-            outputs = (2 * F,)
-        else:
-            continue
-        part = AxisSlice(axis=0, start=start, stop=stop)
-        layouts[weight.name] = fused_projection(weight, module, outputs, part)
-    return layouts
+            part = AxisSlice(axis=0, start=start, stop=stop)
+            outputs = (N + 2 * K, attention.d_head)
+            layouts[weight.name] = fused_projection(weight, module, outputs, part)
+    gate_up = f"{LAYER_PREFIX}mlp.gate_up_proj"
+    return layouts | fused_pair(config, layer, gate_up, "w_gate", "w_up")

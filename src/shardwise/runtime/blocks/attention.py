@@ -68,7 +68,7 @@ def attention(
         seq: number of tokens of a whole sequence.
     """
     v_BTKH = block.to_sequence_order(project(block, "attn.v", n_BTD, "bv"))
-    v_BTKH = checkpoint_name(v_BTKH, "v")
+    v_BTKH = elementwise.clip(checkpoint_name(v_BTKH, "v"), a.clip)
     with jax.named_scope("rope"):
         angles = core.rotary_angles(a, v_BTKH.shape[1], seq) if a.rope else None
     q_BTNH = _query_or_key(a, block, "q", n_BTD, angles, norm)
@@ -100,16 +100,17 @@ def _query_or_key(
 ) -> Array:
     """Project n_BTD to queries (`kind` "q") or keys ("k"); normalize and rotate them.
 
-    With a norm the checkpoint name is on the norm's input, which its backward pass reads; what
+    With a norm or a clip the checkpoint name is on its input, which its backward pass reads; what
     follows is recomputed from it.
     """
     x_BTNH = block.to_sequence_order(project(block, f"attn.{kind}", n_BTD, f"b{kind}"))
-    has_norm = bool(a.qk_norm or a.qk_unit)
-    if has_norm:
+    saves_projection = bool(a.qk_norm or a.qk_unit or a.clip is not None)
+    if saves_projection:
         x_BTNH = checkpoint_name(x_BTNH, kind)
     if a.qk_norm:
         with jax.named_scope(f"{kind}_norm"):
-            x_BTNH = _normalize_heads(block, f"{kind}_norm", norm, x_BTNH)
+            x_BTNH = _normalize_heads(a, block, f"{kind}_norm", norm, x_BTNH)
+    x_BTNH = elementwise.clip(x_BTNH, a.clip)
     if angles:
         with jax.named_scope("rope"):
             x_BTNH = positions.rotate(a.rotary, x_BTNH, angles)
@@ -117,20 +118,23 @@ def _query_or_key(
         with jax.named_scope(f"{kind}_norm"):
             unit = elementwise.normalize(Norm(eps=norm.eps), x_BTNH.astype(jnp.float32))
             x_BTNH = unit.astype(x_BTNH.dtype)
-    return x_BTNH if has_norm else checkpoint_name(x_BTNH, kind)
+    return x_BTNH if saves_projection else checkpoint_name(x_BTNH, kind)
 
 
-def _normalize_heads(block: BlockProducts, name: str, norm: Norm, x_BTNH: Array) -> Array:
-    """Normalize each head alone, or all heads together if the scale of the norm is [N, H].
+def _normalize_heads(
+    a: Attention, block: BlockProducts, name: str, norm: Norm, x_BTNH: Array
+) -> Array:
+    """Normalize each head alone, or all heads together if `qk_norm` is "full".
 
     In the second case the chips that shard the heads add up their sums of squares.
     """
     scale = block.weight(name)
-    roles = ("tensor",) if scale.ndim == 2 else ()
+    is_joint = a.qk_norm == "full"
+    roles = ("tensor",) if is_joint else ()
     normalized = elementwise.normalize(
         norm,
         x_BTNH.astype(jnp.float32),
-        scale.ndim,
+        2 if is_joint else 1,
         n_chips=block.table.mesh.size(roles),
         all_reduce=lambda x: block.table.sum(x, roles),
     )

@@ -57,15 +57,29 @@ def normalize(
 
 
 def scale_and_shift(
-    norm: Norm, x: Array, scale: Array, bias: Array | None = None, dtype: Any = None
+    norm: Norm, x: Array, scale: Array | None, bias: Array | None = None, dtype: Any = None
 ) -> Array:
-    """Multiply a normalized x by the norm's scale and add its bias, in `dtype` or that of x."""
-    offset = 1.0 if norm.plus_one else 0.0
-    scale = scale.astype(jnp.float32) + offset
-    y = x.astype(jnp.float32) * scale
+    """Multiply a normalized x by the norm's scale and add its bias, in `dtype` or that of x.
+
+    A norm without a scale or a bias (None) skips that operation.
+    """
+    y = x.astype(jnp.float32)
+    if scale is not None:
+        offset = 1.0 if norm.plus_one else 0.0
+        y = y * (scale.astype(jnp.float32) + offset)
     if bias is not None:
         y = y + bias.astype(jnp.float32)
     return y.astype(dtype or x.dtype)
+
+
+def multiply(x: Array, factor: float) -> Array:
+    """Multiply x by a number, which is not rounded to the dtype of x; 1 leaves x unchanged."""
+    return x if factor == 1 else (x.astype(jnp.float32) * factor).astype(x.dtype)
+
+
+def clip(x: Array, bound: float | None) -> Array:
+    """Limit x to [-bound, bound]; None leaves x unchanged."""
+    return x if bound is None else jnp.clip(x, -bound, bound)
 
 
 def softcap(x: Array, cap: float | None) -> Array:

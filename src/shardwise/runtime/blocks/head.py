@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.ops.layers import outer_terms
-from shardwise.runtime.blocks.elementwise import softcap
+from shardwise.runtime.blocks.elementwise import multiply, softcap
 from shardwise.runtime.blocks.layers import LayerSettings, Partitions, Weights, norm
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu
@@ -114,7 +114,8 @@ def _logits(
     if "b" in unembedding:
         with jax.named_scope("unembed"):
             logits_BTV = logits_BTV + unembedding["b"]
-    logits_BTV = softcap(logits_BTV.astype(jnp.float32), settings.config.logit_softcap)
+    logits_BTV = multiply(logits_BTV.astype(jnp.float32), settings.config.logit_scale)
+    logits_BTV = softcap(logits_BTV, settings.config.logit_softcap)
     roles = settings.table.roles("activations", ("V",)).get("V", ())
     n_columns = logits_BTV.shape[-1]
     vocab = settings.config.vocab

@@ -135,6 +135,7 @@ def run_layer(
 
 def _add_residual(settings: LayerSettings, x_BTD: Array, y_BTD: Array) -> Array:
     """Add the output of a block to the residual."""
+    y_BTD = elementwise.multiply(y_BTD, settings.config.residual_scale)
     if settings.table.mesh.platform == "cpu":
         return cpu.add_residual(x_BTD, y_BTD)
     return x_BTD + y_BTD
@@ -240,7 +241,7 @@ def _post_norm(
 
 
 def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str) -> Array:
-    """Apply the norm whose scale is the weight `name` to the chip's tokens of the residual."""
+    """Apply the norm with the weights of `name` to the chip's tokens of the residual."""
     with jax.named_scope(name):
         normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
         return _scale_and_shift(settings, block, normalized, name, x_BTD.dtype)
@@ -249,7 +250,7 @@ def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str)
 def _scale_and_shift(
     settings: LayerSettings, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
 ) -> Array:
-    """Apply the scale of a norm (the weight `name`), and its bias if it has one."""
+    """Apply the scale of a norm (the weight `name`) and its bias, if it has them."""
     bias = block.weight(f"b_{name}") if f"b_{name}" in block.weights else None
-    scale = block.weight(name)
+    scale = block.weight(name) if name in block.weights else None
     return elementwise.scale_and_shift(settings.config.norm, normalized, scale, bias, dtype)

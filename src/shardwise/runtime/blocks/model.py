@@ -17,6 +17,7 @@ from shardwise.models.activations import layer_activations
 from shardwise.ops.einsum import Array as NamedArray
 from shardwise.ops.einsum import Dim
 from shardwise.ops.sharded import Move
+from shardwise.runtime.blocks import elementwise
 from shardwise.runtime.blocks.attention import AttentionCore
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head_loss, outer_block
@@ -73,6 +74,7 @@ def embed(
             x_BTD = settings.table.apply(move, x_BTD)
         if settings.config.scaled_embeddings:
             x_BTD = x_BTD * jnp.asarray(settings.config.d_model**0.5, x_BTD.dtype)
+        x_BTD = elementwise.multiply(x_BTD, settings.config.embedding_scale)
     if "position" in weights:
         with jax.named_scope("position"):
             x_BTD = x_BTD + _positions(settings, block, core.positions(tokens_BT.shape[1]))

@@ -154,10 +154,14 @@ def _is_llama(model: ModelConfig) -> bool:
         return False
     deviations = (
         model.n_positions,
+        not model.final_norm_scale,
         model.final_norm_bias,
         model.unembedding_bias,
         model.order,
         model.scaled_embeddings,
+        model.embedding_scale != 1,
+        model.residual_scale != 1,
+        model.logit_scale != 1,
         model.logit_softcap,
         model.norm.plus_one,
     )
@@ -168,17 +172,20 @@ def _is_llama_layer(layer: Layer) -> bool:
     """Whether a layer has attention and a gated MLP as Llama's has, each after a norm."""
     a = layer.attention
     ffn = layer.ffn
-    if a is None or not isinstance(ffn, Mlp) or layer.norms != "pre" or layer.norm_bias:
+    if a is None or not isinstance(ffn, Mlp) or layer.norms != "pre":
         return False
     if a.rotary.scaling and a.rotary.scaling.kind != "llama3":
         return False
     deviations = (
+        not layer.norm_scale,
+        layer.norm_bias,
         layer.parallel,
         ffn.bias,
         a.mla,
         a.q_bias,
         a.kv_bias,
         a.o_bias,
+        a.clip is not None,
         a.qk_norm,
         a.sinks,
         a.alibi,
