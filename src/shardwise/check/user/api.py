@@ -133,27 +133,34 @@ def build_named(
         name, args_function, import_folder: see `compile_named`.
         machine: the machine to compile for.
     """
+    from shardwise.check.user.machine_view import show_machine
     from shardwise.check.user.translate import program_on
 
     if import_folder:  # after the import of JAX, so that no file in it shadows JAX's modules
         sys.path.insert(0, import_folder)
 
-    fn = load_attribute(name)
-    if not callable(fn):
-        raise BadInput(f"{name} is not a function.")
-    try:
-        make_arguments = load_attribute(args_function)
-    except BadInput as error:
-        raise BadInput(
-            *error.problems,
-            f"{args_function} must return the arguments of {name}: write it, or name another "
-            "function with --args module:function.",
-        ) from None
-    needs_devices = _needs_devices(make_arguments, args_function)
-    arguments = make_arguments(devices) if needs_devices else make_arguments()
+    target = choose_target(parse_system(machine))
+    with show_machine(devices, target.platform):
+        fn = load_attribute(name)
+        if not callable(fn):
+            raise BadInput(f"{name} is not a function.")
+        try:
+            make_arguments = load_attribute(args_function)
+        except BadInput as error:
+            raise BadInput(
+                *error.problems,
+                f"{args_function} must return the arguments of {name}: write it, or name another "
+                "function with --args module:function.",
+            ) from None
+        needs_devices = _needs_devices(make_arguments, args_function)
+        arguments = make_arguments(devices) if needs_devices else make_arguments()
+        context = None
+        if inspect.isgenerator(arguments):
+            context = arguments
+            arguments = next(context)
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
-    return program_on(fn, arguments, devices, choose_target(parse_system(machine)), {})
+    return program_on(fn, arguments, devices, target, {}, context)
 
 
 def _needs_devices(make_arguments: Any, name: str) -> bool:
