@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
     from shardwise.runtime.program import Program
 
+# What JAX says of a program that is run on the devices of a topology.
+_COMPILE_ONLY = ("compile-only client", "'Executable' object has no attribute 'local_devices'")
+
 
 def compile_function(
     fn: Callable[..., Any],
@@ -153,14 +156,28 @@ def build_named(
                 "function with --args module:function.",
             ) from None
         needs_devices = _needs_devices(make_arguments, args_function)
-        arguments = make_arguments(devices) if needs_devices else make_arguments()
-        context = None
-        if inspect.isgenerator(arguments):
-            context = arguments
-            arguments = next(context)
+        try:
+            arguments = make_arguments(devices) if needs_devices else make_arguments()
+            context = arguments if inspect.isgenerator(arguments) else None
+            if context:  # its `with` blocks last until the function is lowered
+                arguments = next(context)
+        except StopIteration:
+            raise BadInput(f"{args_function} yields nothing. Yield the arguments.") from None
+        except Exception as error:
+            raise _args_error(error, args_function, machine) from None
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
     return program_on(fn, arguments, devices, target, {}, context)
+
+
+def _args_error(error: Exception, name: str, machine: str) -> Exception:
+    """The error of a function that returns arguments; in words, if it ran a program."""
+    if not any(words in str(error) for words in _COMPILE_ONLY):
+        return error
+    return BadInput(
+        f"{name} computes on the devices of {machine}, which compile but do not run. Return "
+        "shapes: jax.eval_shape(init, ...) or jax.ShapeDtypeStruct, with their shardings."
+    )
 
 
 def _needs_devices(make_arguments: Any, name: str) -> bool:

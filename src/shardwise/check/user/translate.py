@@ -26,10 +26,16 @@ from shardwise.check.user.tracing import (
     jit_of,
     statements_of,
 )
+from shardwise.errors import BadSharding
 from shardwise.runtime.program import Program
 
 # Platform of a target -> its name in `jax.export`.
 _EXPORT_PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
+
+_NO_MESH = (
+    f"No argument is sharded and no mesh is in context, so the only axis is {meshes.DEFAULT_AXIS}. "
+    "Shard an argument over your mesh, or yield the arguments within `with jax.set_mesh(mesh)`."
+)
 
 
 def program_on(
@@ -119,18 +125,22 @@ class UserFunction:
                 text = str(error)
                 if "mesh" not in text and "device" not in text:
                     raise
-                for lower in (self._lower_without_context, self._lower_exported):
-                    with suppress(ValueError):
-                        return lower(*target_args)
-                raise
+                refusal: Exception = error
+            try:
+                return _plain(self.fn.lower(*target_args))
+            except (ValueError, RuntimeError) as error:
+                if "context mesh" in str(refusal):  # which was not the user's
+                    refusal = error
+            with suppress(ValueError, RuntimeError):
+                return self._lower_exported(*target_args)
+            if self.source is None:
+                raise BadSharding(str(refusal), _NO_MESH)
+            raise refusal
 
     def _lower_in_context(self, *target_args: Any) -> jax.stages.Lowered:
         context = nullcontext() if self._has_context() else meshes.mesh_in_context(self.mesh)
         with context:
             return _plain(self.fn.lower(*target_args))
-
-    def _lower_without_context(self, *target_args: Any) -> jax.stages.Lowered:
-        return _plain(self.fn.lower(*target_args))
 
     def _lower_exported(self, *target_args: Any) -> jax.stages.Lowered:
         """Lower a call of the function's `jax.export` form, which has shardings but no devices.
