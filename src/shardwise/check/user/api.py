@@ -4,9 +4,9 @@ From Python, `compile_function(train_step, state, batch, on="v5e:4x4")` compiles
 that are arrays or `jax.ShapeDtypeStruct`s. They are sharded over a mesh of CPU devices or over an
 `AbstractMesh`, or not sharded.
 
-From the command line, `module:function` or `file.py:function` names the function. A second function,
-by default `module:function_args`, returns its arguments: a tuple, or the argument itself if there is
-only one. It may yield them instead, within the contexts that the function needs.
+From the command line, `module:function` or `file.py:function` names the function. A second
+function, by default `module:function_args`, returns its arguments: a tuple, or the argument itself
+if there is only one. It may yield them instead, within the contexts that the function needs.
 
     def train_step_args():
         mesh = jax.make_mesh((4, 4), ("data", "model"))
@@ -14,8 +14,8 @@ only one. It may yield them instead, within the contexts that the function needs
             yield state_shapes(mesh), batch_shapes(mesh)
 
 JAX shows both functions the machine's devices. The second one takes no arguments, or one named
-`devices`: a NumPy array with axes (slice, torus axes, core of the chip) on TPUs and (domain, GPU) on
-GPUs.
+`devices`: a NumPy array with axes (slice, torus axes, core of the chip) on TPUs and (domain, GPU)
+on GPUs.
 """
 
 from __future__ import annotations
