@@ -146,7 +146,10 @@ def build_named(
 
     target = choose_target(parse_system(machine))
     with show_machine(devices, target.platform):
-        fn = load_attribute(name)
+        try:
+            fn = load_attribute(name)
+        except Exception as error:
+            raise _in_words(error, name.rpartition(":")[0], machine) from None
         if not callable(fn):
             raise BadInput(f"{name} is not a function.")
         try:
@@ -166,19 +169,20 @@ def build_named(
         except StopIteration:
             raise BadInput(f"{args_function} yields nothing. Yield the arguments.") from None
         except Exception as error:
-            raise _args_error(error, args_function, machine) from None
+            raise _in_words(error, args_function, machine) from None
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
     return program_on(fn, arguments, devices, target, {}, context)
 
 
-def _args_error(error: Exception, name: str, machine: str) -> Exception:
-    """The error of a function that returns arguments; in words, if it ran a program."""
+def _in_words(error: Exception, name: str, machine: str) -> Exception:
+    """The error of a module or of a function that returns arguments; in words, if it ran JAX."""
     if not any(words in str(error) for words in _COMPILE_ONLY):
         return error
     return BadInput(
-        f"{name} computes on the devices of {machine}, which compile but do not run. Return "
-        "shapes: jax.eval_shape(init, ...) or jax.ShapeDtypeStruct, with their shardings."
+        f"{name} computes on the devices of {machine}, which compile but do not run. Take shapes "
+        "instead of arrays: jax.eval_shape(init, ...) or jax.ShapeDtypeStruct, with their "
+        "shardings."
     )
 
 

@@ -6,6 +6,7 @@ devices or over an abstract mesh, or not sharded.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ def program_on(
         BadShape: the mesh of the program has another number of devices than the target.
         BadInput: the arguments are on several different meshes.
     """
-    leaves, tree = jax.tree.flatten(args)
+    leaves = jax.tree.leaves(args)
     source = meshes.shared_mesh(leaves) or meshes.context_mesh()
     statements = Statements()
     # As functions that JAX or Flax have jitted; those of Equinox and plain ones take arrays.
@@ -68,9 +69,7 @@ def program_on(
     target_leaves = []
     for index, leaf in enumerate(leaves):
         target_leaves.append(_on_mesh(leaf, statements.shardings.get(index), mesh))
-    target_args = args
-    if any(new is not old for new, old in zip(target_leaves, leaves, strict=True)):
-        target_args = jax.tree.unflatten(tree, target_leaves)
+    target_args = _with_leaves(args, target_leaves)
     jitted: Any = fn
     if not takes_shapes:
         jitted = jit_of(fn, args, statements.donated)
@@ -173,6 +172,23 @@ def _source_context(source: meshes.AnyMesh | None) -> AbstractContextManager[Non
     return meshes.mesh_in_context(source)
 
 
+def _with_leaves(args: tuple[Any, ...], new_leaves: list[Any]) -> tuple[Any, ...]:
+    """The arguments with other leaves.
+
+    Modules of Flax may share a variable, which their trees of JAX contain twice.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    new_args: tuple[Any, ...]
+    nnx: Any = sys.modules.get("flax.nnx")
+    if nnx and any(isinstance(argument, nnx.Pytree) for argument in args):
+        leaf_of = dict(zip(map(id, leaves), new_leaves, strict=True))
+        graph, state = nnx.split(args)
+        new_args = nnx.merge(graph, jax.tree.map(lambda leaf: leaf_of[id(leaf)], state))
+    else:
+        new_args = jax.tree.unflatten(tree, new_leaves)
+    return new_args
+
+
 def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
     """The shape of an array, sharded alike over another mesh; a leaf without a shape is unchanged.
 
@@ -182,8 +198,6 @@ def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
     if not is_array(leaf):
         return leaf
     sharding = leaf.sharding if leaf_mesh(leaf) is not None else stated
-    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf_mesh(leaf) == mesh:
-        return leaf
     spec = PartitionSpec()
     memory_kind = None
     if sharding is not None:

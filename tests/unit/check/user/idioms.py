@@ -140,7 +140,8 @@ def stated(config: Config, state: dict[str, jax.Array], x_BD: jax.Array) -> dict
 
 
 def stated_args() -> tuple[Any, ...]:
-    return Config(2.0, jnp.tanh), {"w": shape(1024, 256)}, shape(128, 256)
+    array = shape(1024, 256)
+    return Config(2.0, jnp.tanh), {"w": array}, array
 
 
 bound = functools.partial(stated, Config(2.0, jnp.tanh))

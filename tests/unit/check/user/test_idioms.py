@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 
 import jax
 import pytest
@@ -11,6 +13,7 @@ from shardwise.check.compiling.environment import choose_target
 from shardwise.check.compiling.process import COMPILER_ENVIRONMENT
 from shardwise.check.compiling.result import Compiled, Failure, ShardingError
 from shardwise.check.user.api import build_named, compile_named
+from shardwise.check.user.translate import _with_leaves
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
 from tests.unit.check.compilers import needs
@@ -85,7 +88,7 @@ def test_shardings_and_donation_of_a_jit_inside(name: str, args: str) -> None:
     program = compiled(name, args)
     assert isinstance(program, Compiled), program
     assert program.mesh == {"data": 2, "model": 2}
-    assert program.memory.arguments == 2 * (512 * 256 + 64 * 256)
+    assert program.memory.arguments == 2 * (512 * 256 + 512 * 256)
     assert program.memory.alias == 2 * 512 * 256
 
 
@@ -123,6 +126,38 @@ def test_arguments_that_are_computed_are_refused(args: str) -> None:
 def test_a_program_without_its_mesh_is_told_how_to_give_it() -> None:
     with pytest.raises(BadSharding, match=r"(?s)data.*Shard an argument over your mesh, or yield"):
         compiled("constrained", "unsharded_args")
+
+
+@jax.tree_util.register_pytree_node_class
+class SharedTwice:
+    """Stands for a module of Flax whose two parts share a variable: as a tree it has two leaves."""
+
+    def __init__(self, *parts: list[object]) -> None:
+        self.parts = parts
+
+    def tree_flatten(self) -> tuple[tuple[list[object], ...], None]:
+        return self.parts, None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[list[object], ...]) -> SharedTwice:
+        return cls(*parts)
+
+
+def test_shared_variables_of_flax_stay_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    flax = types.ModuleType("flax.nnx")
+    flax.Pytree = SharedTwice  # type: ignore[attr-defined]
+    flax.split = lambda args: (None, [args[0].parts[0], args[1]])  # type: ignore[attr-defined]
+    flax.merge = lambda _, state: (  # type: ignore[attr-defined]
+        SharedTwice(state[0], state[0]),
+        state[1],
+    )
+    monkeypatch.setitem(sys.modules, "flax.nnx", flax)
+    old, other, new = (jax.ShapeDtypeStruct((size,), "float32") for size in (1, 2, 3))
+    variable: list[object] = [old]
+    module, last = _with_leaves((SharedTwice(variable, variable), other), [new, new, other])
+    assert module.parts[0] is module.parts[1]
+    assert module.parts[0] == [new]
+    assert last is other
 
 
 @needs("tpu")
