@@ -102,7 +102,7 @@ def mesh_in_context(mesh: AnyMesh | None) -> Iterator[None]:
         if isinstance(mesh, Mesh):
             stack.enter_context(jax.set_mesh(mesh))
             # Libraries read the older context. JAX deprecates it, and can be told to refuse it.
-            with warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+            with warnings.catch_warnings(), contextlib.suppress(RuntimeError, TypeError):
                 warnings.simplefilter("ignore", DeprecationWarning)
                 stack.enter_context(mesh)
         elif mesh is not None:

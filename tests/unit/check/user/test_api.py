@@ -83,6 +83,10 @@ fn = jax.shard_map(kernel, mesh=mesh, in_specs=P("data", "model"), out_specs=P("
                    check_vma=False)
 made = compile_function(fn, x, on="v5e:2x2")
 print(made.mesh, "tpu_custom_call" in made.hlo)
+constrain = lambda x: jax.lax.with_sharding_constraint(x, P("model"))
+with jax.set_mesh(mesh):
+    made = compile_function(constrain, jax.ShapeDtypeStruct((8, 128), np.float32), on="v5e:2x2")
+print(made.mesh, jax.sharding.get_mesh().empty)
 """
 
 
@@ -91,7 +95,7 @@ def test_a_function_that_names_its_own_mesh_of_cpus(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     code, text = run("-c", OWN_MESH)
-    assert (code, text) == (0, "{'data': 2, 'model': 2} True\n" * 3)
+    assert (code, text) == (0, "{'data': 2, 'model': 2} True\n" * 4)
 
 
 def built(name: str, args: str) -> Program:

@@ -7,12 +7,16 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental import mesh_utils
 
+from shardwise.check.compiling.aot import compile_program, target_devices
 from shardwise.check.compiling.environment import choose_target
 from shardwise.check.compiling.process import COMPILER_ENVIRONMENT
 from shardwise.check.compiling.result import Compiled, Failure, ShardingError
 from shardwise.check.user.api import build_named, compile_named
+from shardwise.check.user.machine_view import show_machine
 from shardwise.check.user.translate import _with_leaves
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
@@ -25,8 +29,6 @@ def compiled(name: str, args: str = "", on: str = "v5e:2x2") -> Compiled | Failu
     """Compile a program of `idioms` as the compiling process does, in this one."""
     for variable, value in COMPILER_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    from shardwise.check.compiling.aot import compile_program, target_devices
-
     target = choose_target(parse_system(on))
     devices = target_devices(target)
     return compile_program(
@@ -38,6 +40,22 @@ def compiled(name: str, args: str = "", on: str = "v5e:2x2") -> Compiled | Failu
             machine=on,
         ),
     )
+
+
+@needs("tpu")
+def test_jax_shows_the_machine_and_computes_here() -> None:
+    for variable, value in COMPILER_ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    devices = target_devices(choose_target(parse_system("v5e:2x2")))
+    with show_machine(devices, "tpu"):
+        assert [device.id for device in jax.devices()] == [0, 1, 2, 3]
+        assert jax.devices("tpu") == jax.local_devices() == sorted(devices.flat, key=lambda d: d.id)
+        assert (jax.device_count(), jax.local_device_count()) == (4, 4)
+        assert jax.devices("cpu")[0].platform == "cpu"
+        assert mesh_utils.create_device_mesh((4,))[0].platform == "tpu"
+        assert mesh_utils.create_device_mesh((1,), jax.devices("cpu")[:1])[0].platform == "cpu"
+        assert jnp.ones(4).sum() == 4
+    assert jax.devices()[0].platform == "cpu"
 
 
 @needs("tpu")
