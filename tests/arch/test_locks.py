@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from fnmatch import fnmatch
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+
+from tests.unit.check.compilers import needs
 
 HASHED = ("core.txt", "dev.txt", "run.txt", "gpu.txt", "oracle.txt")
 ADDRESS = re.compile(r"://|\bfile:[./]|index[-_]url|find[-_]links|trusted[-_]host", re.IGNORECASE)
@@ -78,3 +82,19 @@ def test_locks_hold_what_the_project_asks_for(root: Path) -> None:
     for lock, asked in wanted.items():
         names = {match[0].lower() for match in map(name_of.match, asked) if match}
         assert names <= pins(root / "requirements" / lock).keys()
+
+
+@needs("cpu")
+def test_the_compiler_for_tpus_is_that_of_jax(root: Path) -> None:
+    """Another version of libtpu rejects programs of this JAX, so only JAX's own bound holds."""
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    of_jax = [name.replace("jax", "jax[tpu]") for name in extras["run"] if name.startswith("jax")]
+    assert set(of_jax) <= set(extras["check"])
+    assert not any("libtpu" in requirement for extra in extras.values() for requirement in extra)
+    bounds = [line for line in requires("jax") or () if line.startswith("libtpu")]
+    bound = re.fullmatch(r'libtpu==(\S+); extra == "tpu"', *bounds)
+    assert bound
+    locked = pins(root / "requirements" / "run.txt")
+    assert fnmatch(locked["libtpu"], bound[1])

@@ -65,6 +65,8 @@ def test_a_function_of_the_folder_one_is_in(mine: Path) -> None:
     ("args", "words"),
     [
         (("nomodule:train_step", "--on", "cpu:4"), 'no module "nomodule"'),
+        (("mymodule.py", "--on", "cpu:4"), "Name one: mymodule.py:FUNCTION"),
+        (("mymodule.py:nothing", "--on", "cpu:4"), 'has no "nothing"'),
         (("mymodule:nothing", "--on", "cpu:4"), 'has no "nothing"'),
         (("mymodule:constant", "--on", "cpu:4"), "is not a function"),
         (("mymodule:wide_args", "--on", "cpu:4"), "--args module:function"),

@@ -4,16 +4,18 @@ From Python, `compile_function(train_step, state, batch, on="v5e:4x4")` compiles
 that are arrays or `jax.ShapeDtypeStruct`s. They are sharded over a mesh of CPU devices or over an
 `AbstractMesh`, or not sharded.
 
-From the command line, `module:function` names the function. A second function, by default
-`module:function_args`, returns its arguments: a tuple, or the argument itself if there is only one.
+From the command line, `module:function` or `file.py:function` names the function. A second
+function, by default `module:function_args`, returns its arguments: a tuple, or the argument itself
+if there is only one. It may yield them instead, within the contexts that the function needs.
 
     def train_step_args():
-        mesh = jax.sharding.AbstractMesh((4, 4), ("data", "model"))
-        return state_shapes(mesh), batch_shapes(mesh)
+        mesh = jax.make_mesh((4, 4), ("data", "model"))
+        with jax.set_mesh(mesh):
+            yield state_shapes(mesh), batch_shapes(mesh)
 
-The second function takes no arguments, or one named `devices` if it needs the machine's devices to
-build a mesh. `devices` is a NumPy array with axes (slice, torus axes, core of the chip) on TPUs and
-(domain, GPU) on GPUs.
+JAX shows both functions the machine's devices. The second one takes no arguments, or one named
+`devices`: a NumPy array with axes (slice, torus axes, core of the chip) on TPUs and (domain, GPU)
+on GPUs.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from shardwise.runtime.program import Program
+
+# What JAX says of a program that is run on the devices of a topology.
+_COMPILE_ONLY = ("compile-only client", "'Executable' object has no attribute 'local_devices'")
 
 
 def compile_function(
@@ -133,27 +138,52 @@ def build_named(
         name, args_function, import_folder: see `compile_named`.
         machine: the machine to compile for.
     """
+    from shardwise.check.user.machine_view import show_machine
     from shardwise.check.user.translate import program_on
 
     if import_folder:  # after the import of JAX, so that no file in it shadows JAX's modules
         sys.path.insert(0, import_folder)
 
-    fn = load_attribute(name)
-    if not callable(fn):
-        raise BadInput(f"{name} is not a function.")
-    try:
-        make_arguments = load_attribute(args_function)
-    except BadInput as error:
-        raise BadInput(
-            *error.problems,
-            f"{args_function} must return the arguments of {name}: write it, or name another "
-            "function with --args module:function.",
-        ) from None
-    needs_devices = _needs_devices(make_arguments, args_function)
-    arguments = make_arguments(devices) if needs_devices else make_arguments()
+    target = choose_target(parse_system(machine))
+    with show_machine(devices, target.platform):
+        try:
+            fn = load_attribute(name)
+        except Exception as error:
+            raise _in_words(error, name.rpartition(":")[0], machine) from None
+        if not callable(fn):
+            raise BadInput(f"{name} is not a function.")
+        try:
+            make_arguments = load_attribute(args_function)
+        except BadInput as error:
+            raise BadInput(
+                *error.problems,
+                f"{args_function} must return the arguments of {name}: write it, or name another "
+                "function with --args module:function.",
+            ) from None
+        needs_devices = _needs_devices(make_arguments, args_function)
+        try:
+            arguments = make_arguments(devices) if needs_devices else make_arguments()
+            context = arguments if inspect.isgenerator(arguments) else None
+            if context:  # its `with` blocks last until the function is lowered
+                arguments = next(context)
+        except StopIteration:
+            raise BadInput(f"{args_function} yields nothing. Yield the arguments.") from None
+        except Exception as error:
+            raise _in_words(error, args_function, machine) from None
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
-    return program_on(fn, arguments, devices, choose_target(parse_system(machine)), {})
+    return program_on(fn, arguments, devices, target, {}, context)
+
+
+def _in_words(error: Exception, name: str, machine: str) -> Exception:
+    """The error of a module or of a function that returns arguments; in words, if it ran JAX."""
+    if not any(words in str(error) for words in _COMPILE_ONLY):
+        return error
+    return BadInput(
+        f"{name} computes on the devices of {machine}, which compile but do not run. Take shapes "
+        "instead of arrays: jax.eval_shape(init, ...) or jax.ShapeDtypeStruct, with their "
+        "shardings."
+    )
 
 
 def _needs_devices(make_arguments: Any, name: str) -> bool:

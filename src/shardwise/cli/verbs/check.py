@@ -64,6 +64,8 @@ def run(
     smaller machine. Exit code 4: the plan does not hold; 5: the compiler gave no answer."""
     inputs = Inputs()
     is_function = ":" in subject and not subject.endswith(".json")
+    if subject.endswith(".py"):
+        raise BadInput(f"{subject} is a file of functions. Name one: {subject}:FUNCTION.")
     if is_function:
         plan_options = {
             "--layers": layers,

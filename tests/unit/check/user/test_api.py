@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,8 +64,11 @@ def test_donation_is_kept() -> None:
 
 OWN_MESH = """
 import jax, numpy as np
+from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from shardwise.check.user.api import compile_function
+def copy(x_ref, out_ref):
+    out_ref[...] = x_ref[...]
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
 x = jax.device_put(np.ones((8, 128), np.float32), NamedSharding(mesh, P("data", "model")))
 double = lambda x: jax.lax.psum(2 * x, "model")
@@ -72,6 +78,15 @@ made = compile_function(jax.jit(lambda x: x + 1, donate_argnums=0), x, on="v5e:2
 print(made.mesh, made.memory.alias == made.memory.arguments)
 made = compile_function(put, x, on="v5e:2x2")
 print(made.mesh, "all-reduce" in made.hlo)
+kernel = pl.pallas_call(copy, out_shape=jax.ShapeDtypeStruct((4, 64), np.float32))
+fn = jax.shard_map(kernel, mesh=mesh, in_specs=P("data", "model"), out_specs=P("data", "model"),
+                   check_vma=False)
+made = compile_function(fn, x, on="v5e:2x2")
+print(made.mesh, "tpu_custom_call" in made.hlo)
+constrain = lambda x: jax.lax.with_sharding_constraint(x, P("model"))
+with jax.set_mesh(mesh):
+    made = compile_function(constrain, jax.ShapeDtypeStruct((8, 128), np.float32), on="v5e:2x2")
+print(made.mesh, jax.sharding.get_mesh().empty)
 """
 
 
@@ -80,7 +95,7 @@ def test_a_function_that_names_its_own_mesh_of_cpus(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     code, text = run("-c", OWN_MESH)
-    assert (code, text) == (0, "{'data': 2, 'model': 2} True\n" * 2)
+    assert (code, text) == (0, "{'data': 2, 'model': 2} True\n" * 4)
 
 
 def built(name: str, args: str) -> Program:
@@ -123,9 +138,24 @@ def test_a_function_by_its_name(args: str, axes: dict[str, int]) -> None:
 
 
 @needs("cpu")
+def test_a_function_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "sizes_of_mine.py").write_text("SIZES = (8, 128)")
+    path = tmp_path / "step_of_mine.py"
+    path.write_text(
+        "import jax.numpy as jnp\nfrom sizes_of_mine import SIZES\n"
+        "step = jnp.sin\ndef step_args(): return jnp.zeros(SIZES)\n"
+    )
+    program = built(f"{path}:step", f"{path}:step_args")
+    assert program.args[0].shape == (8, 128)
+    # The first of Python's path is the file's folder, as for a script.
+    assert sys.path.pop(0) == str(tmp_path)
+
+
+@needs("cpu")
 @pytest.mark.parametrize(
     ("name", "args", "words"),
     [
+        ("nowhere.py:step", "", "there is no file nowhere.py"),
         ("nowhere.at.all:step", "", 'there is no module "nowhere"'),
         ("train_step", "", "Write module:function"),
         (f"{PROGRAMS}:args_of_devices", "", "or name another function with --args module:function"),
