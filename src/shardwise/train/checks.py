@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwise import units
 from shardwise.errors import BadFile, Problems
 from shardwise.models import Moe
 from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.limit_text import limit_text
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
+from shardwise.search.training.runtime_limits import limits
 from shardwise.train import pretrained
 from shardwise.train.data_order import read_mixture
 from shardwise.train.recipe import Recipe
@@ -77,17 +78,14 @@ def check_inputs(
 
 
 def _check_trainable(case: Case, recipe: Recipe) -> None:
-    """Raise BadInput for what training does not support, although it would compile.
+    """Check that the runtime trains the plan, and that the recipe is one for its model.
 
-    Dtypes of 8 or fewer bits need scales, which the training step does not have.
+    Raises:
+        BadInput: it does not, or is not.
     """
     problems = Problems()
-    for role in ("weights", "compute", "gradients", "moments", "master"):
-        dtype = getattr(case.job, role)
-        if dtype is not None and units.bytes_per_element(dtype) < 2:
-            problems.refuse(
-                f"{role} in {dtype}: the planner supports it, training does not yet. Use bf16."
-            )
+    for limit in limits(case.model, case.job, case.layout, case.system.chip):
+        problems.refuse(limit_text(limit))
     if recipe.capacity and not experts(case):
         problems.refuse(f"capacity applies to experts; {case.model.name} has none.")
     problems.done()

@@ -57,6 +57,7 @@ class PlannedStrategy(Form):
         fixed: choices that the search had to keep, by name; empty if a given layout was evaluated
             without a search.
         most: largest sizes of mesh roles that the search had to keep.
+        any_layout: whether the search could choose layouts that the trainer does not run.
     """
 
     mesh: dict[str, int]
@@ -69,6 +70,7 @@ class PlannedStrategy(Form):
     precision: dict[str, str | None]
     fixed: dict[str, int | str]
     most: dict[str, int]
+    any_layout: bool = False
 
     @property
     def layout(self) -> Layout:

@@ -37,10 +37,12 @@ def plan(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> training.Plan:
     """Search the best plan. Arguments and errors are those of `shardwise.plan.api.plan`."""
-    return search(model, system, job, fixed, n=1, most=most, peak=peak)[0]
+    options: dict[str, Any] = {"most": most, "any_layout": any_layout, "peak": peak}
+    return search(model, system, job, fixed, n=1, **options)[0]
 
 
 def search(
@@ -51,6 +53,7 @@ def search(
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> list[training.Plan]:
     """Search the `n` best plans on different meshes, best first.
@@ -58,7 +61,7 @@ def search(
     Arguments and errors are those of `plan`.
     """
     _check_arguments(model, system, job)
-    choices = read_fixed(fixed, most)
+    choices = read_fixed(fixed, most, any_layout=any_layout)
     raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
     rates = rates_of(system, peak=peak)
     try:
@@ -67,7 +70,7 @@ def search(
         raise refusals.no_strategy(model, system, job, choices) from None
     candidates = ranking.candidates
     if not candidates[0].fits:
-        raise refusals.does_not_fit(model, system, job, candidates)
+        raise refusals.does_not_fit(model, system, job, choices, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
     return [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
 
@@ -87,7 +90,8 @@ def evaluate(
         model: the architecture.
         system: the machine.
         job: the workload.
-        split: a layout; or a mesh, for which the best schedule, remat and ZeRO stage are searched.
+        split: a layout; or a mesh, for which the best schedule, remat and ZeRO stage are searched,
+            among those that the trainer runs if it runs any.
         words: choices that this search must keep: `{"schedule": "1f1b", "zero": 1}`.
         peak: predict times at the chip's peak rates instead of calibrated rates.
 
@@ -170,6 +174,7 @@ def _record_plan(
             **{name: getattr(layout, name) for name in training.LAYOUT_FIELDS},
             fixed=dict(choices),
             most=dict(choices.max_sizes),
+            any_layout=choices.any_layout,
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,

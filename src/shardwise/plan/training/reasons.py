@@ -16,6 +16,7 @@ from shardwise.plan.schema.training_reasons import (
     KvHeads,
     MaxSeq,
     MemoryRoom,
+    NotTrained,
     Overlap,
     Padding,
     TensorSplit,
@@ -25,6 +26,7 @@ from shardwise.plan.schema.training_reasons import (
 from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
 from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
+from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
@@ -98,7 +100,16 @@ def reasons(
         *_overlap(chosen, candidates),
         *_side_effects(model, job, chosen),
         _memory(chosen),
+        *_not_trained(model, system, job, chosen),
     )
+
+
+def _not_trained(
+    model: ModelConfig, system: System, job: Train, chosen: Candidate
+) -> Iterator[Reason]:
+    """What the trainer does not run of the plan."""
+    for limit in limits(model, job, chosen.layout, system.chip):
+        yield NotTrained(margin=0.0, limit=limit)
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:

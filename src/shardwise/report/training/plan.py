@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
-from shardwise.plan.schema.training_reasons import TensorSplit
+from shardwise.plan.schema.training_reasons import MemoryRoom, NotTrained, TensorSplit
+from shardwise.plan.training.limit_text import limit_text
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
 from shardwise.report.training.reasons import loss_text, reason_text
@@ -44,6 +45,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield labelled(
         [
             *_excess(plan),
+            *_not_trained(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", _alternatives(plan)),
@@ -229,6 +231,17 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
     )
 
 
+def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What the trainer does not run of the plan, and why it is planned all the same."""
+    limits = [limit_text(why.limit) for why in plan.why if isinstance(why, NotTrained)]
+    if not limits:
+        return
+    cause = "as asked"
+    if plan.strategy.any_layout:
+        cause = "because of --any-layout"
+    yield "train", f"The trainer does not run this plan, shown {cause}: {' '.join(limits)}"
+
+
 def _state(plan: Plan) -> str:
     """The word for the precision of the training state, its bytes per parameter, its dtypes."""
     job = plan.job
@@ -253,11 +266,11 @@ def _state(plan: Plan) -> str:
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
-    """The reasons of the plan as sentences, except its memory, which has a bar.
+    """The reasons of the plan as sentences, except those that have a bar or a line of their own.
 
     Among many reasons the book's threshold of tokens per chip is left out.
     """
-    reasons = [reason for reason in plan.why if reason.constraint != "memory"]
+    reasons = [why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained)]
     crowded = len(reasons) > MAX_REASONS and not verbose
     for reason in reasons:
         if not (crowded and reason.constraint == "tokens_per_chip"):

@@ -43,8 +43,9 @@ CASES = [
 
 
 def rank(name: str, machine: str, job: Train, **given: Any) -> Ranking:
+    """The ranking of any layout, whether or not the runtime runs it."""
     system = parse_system(machine)
-    fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}))
+    fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}), any_layout=True)
     return train.rank(load(name), system, job, calibration(system.chip.name), fixed, **given)
 
 
@@ -178,7 +179,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
     assert best.layout.n_microbatches > 1
     for n in range(1, best.layout.n_microbatches):
         if 8 % n == 0:
-            given = fixed_of({**fixed, "n_microbatches": n})
+            given = fixed_of({**fixed, "n_microbatches": n}, any_layout=True)
             less = train.rank(config, system, job, calibration("v5e"), given).candidates[0]
             assert less.layout.n_microbatches == n
             assert not less.fits
