@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwise.errors import BadFile, Problems
+from shardwise.errors import BadFile, BadInput, Problems, raise_all
 from shardwise.models import Moe
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.limit_text import limit_text
@@ -61,8 +61,10 @@ def check_inputs(
     case = None
     if plan is not None:
         case = problems.read(rebuild, plan)
+    if case is not None:
+        problems.read(check_plan, case)
     if case is not None and recipe is not None:
-        problems.read(_check_trainable, case, recipe)
+        problems.read(_check_recipe, case, recipe)
     if data:
         problems.read(_check_data, plan, data)
     for path, content in folders:
@@ -77,18 +79,19 @@ def check_inputs(
     problems.done()
 
 
-def _check_trainable(case: Case, recipe: Recipe) -> None:
-    """Check that the runtime trains the plan, and that the recipe is one for its model.
+def check_plan(case: Case) -> None:
+    """Check that the runtime trains a plan.
 
     Raises:
-        BadInput: it does not, or is not.
+        BadInput: lists everything in the plan that it does not train.
     """
-    problems = Problems()
-    for limit in limits(case.model, case.job, case.layout, case.system.chip):
-        problems.refuse(limit_text(limit))
+    found = limits(case.model, case.job, case.layout, case.system.chip)
+    raise_all(BadInput, [limit_text(limit) for limit in found])
+
+
+def _check_recipe(case: Case, recipe: Recipe) -> None:
     if recipe.capacity and not experts(case):
-        problems.refuse(f"capacity applies to experts; {case.model.name} has none.")
-    problems.done()
+        raise BadInput(f"capacity applies to experts; {case.model.name} has none.")
 
 
 def experts(case: Case) -> list[Moe]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.models.numerics import ACTIVATIONS, ROPE_SCALINGS
-from shardwise.search.training.runtime_limits import TRAINED_DTYPES, RuntimeLimit
+from shardwise.search.training.runtime_limits import RuntimeLimit
 
 NOT_YET = "the planner supports it, the runtime does not yet"
 GATHER = "Run shardwise plan with --fix context_kind=gather."
@@ -27,8 +27,10 @@ def limit_text(limit: RuntimeLimit) -> str:
                 f"Plan with --batch Nx{limit.limit}, or the model with n_positions={value}."
             )
         case "dtype":
-            supported = ", ".join(TRAINED_DTYPES)
-            return f"{limit.part} in {value}: {NOT_YET}. It trains in {supported}."
+            return (
+                f"{limit.part} in {value}: the planner supports it, training does not yet. "
+                "Use bf16."
+            )
         case "reduce":
             return f"reduce {value}: {NOT_YET}. It supports int8 and 16 bits."
         case "offload":

@@ -117,15 +117,12 @@ def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[i
 
 def _nearby_machine(model: ModelConfig, system: System, job: Train) -> list[str]:
     """The machine of the same chip, nearest in size, that has a legal mesh; empty without one."""
-    legal = []
-    for machine in nearby(system):
+    for machine in sorted(nearby(system), key=lambda near: abs(near.n_chips - system.n_chips)):
         meshes = legal_meshes(model, machine, job, {})
-        if any(worth_sharding(job.seq, mesh.context) for mesh in meshes):
-            legal.append(machine)
-    if not legal:
-        return []
-    nearest = min(legal, key=lambda machine: abs(machine.n_chips - system.n_chips))
-    return [f"{nearest.name} ({nearest.n_chips:,} chips)"]
+        is_legal = any(worth_sharding(job.seq, mesh.context) for mesh in meshes)
+        if is_legal and rank.has_strategy(model, machine, job):
+            return [f"{machine.name} ({machine.n_chips:,} chips)"]
+    return []
 
 
 def nearby(system: System) -> list[System]:
@@ -140,7 +137,8 @@ def nearby(system: System) -> list[System]:
     machines = []
     for power in range(24):
         n_gpus = 2**power
-        if low <= n_gpus <= high and n_gpus % topology.domain == 0:
+        is_near = low <= n_gpus <= high and n_gpus != topology.n_gpus
+        if is_near and n_gpus % topology.domain == 0:
             machines.append(system.resized(dataclasses.replace(topology, n_gpus=n_gpus)))
     return machines
 

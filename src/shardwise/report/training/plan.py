@@ -236,10 +236,10 @@ def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
     limits = [limit_text(why.limit) for why in plan.why if isinstance(why, NotTrained)]
     if not limits:
         return
-    cause = "as asked"
+    cause = "nor any other with the given choices"
     if plan.strategy.any_layout:
-        cause = "because of --any-layout"
-    yield "train", f"The trainer does not run this plan, shown {cause}: {' '.join(limits)}"
+        cause = "shown because of --any-layout"
+    yield "train", f"The trainer does not run this plan, {cause}: {' '.join(limits)}"
 
 
 def _state(plan: Plan) -> str:

@@ -201,6 +201,14 @@ def best_of_any_layout(
     return best if best.fits else None
 
 
+def has_strategy(config: ModelConfig, system: System, job: Train) -> bool:
+    """Whether a search on the machine finds a strategy, which need not fit in memory."""
+    try:
+        return any(True for _ in _blocks(config, system, job, PEAK, NOTHING_FIXED))
+    except NoStrategy:
+        return False
+
+
 def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
     """Bytes that the roomiest strategy leaves on its fullest chip, beside what is kept free.
 
