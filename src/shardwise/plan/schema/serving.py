@@ -107,7 +107,7 @@ class PrefillAtMfu:
     """Prefill at an assumed model-FLOPs utilisation (MFU), as in the book.
 
     Args:
-        step_s: seconds to prefill a prompt.
+        step_s: seconds of a prefill pass.
         servers: prefill engines that keep one decode engine of the same number of chips busy; None
             if the workload has no output length.
     """

@@ -99,6 +99,9 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
     reference_s = inference.prefill_s(
         n_active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=REFERENCE_MFU
     )
+    # A pass has a prompt for each data-parallel part of the engine; a prompt is on one pipeline
+    # stage at a time, while the other stages have other prompts.
+    reference_pass_s = n_prompts * server.layout.sizes["pipe"] * reference_s
     same_size = server.n_chips / chosen.server.n_chips
     return serving.Prefill(
         step_s=prefill_range(server),
@@ -112,7 +115,7 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
         servers=_prefill_engines(chosen, float(time.step_s) / n_prompts * same_size),
         at_mfu=serving.PrefillAtMfu(
             mfu=REFERENCE_MFU,
-            step_s=float(reference_s),
+            step_s=float(reference_pass_s),
             servers=_prefill_engines(chosen, float(reference_s) * same_size),
         ),
     )

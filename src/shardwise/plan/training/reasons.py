@@ -99,8 +99,8 @@ def reasons(
         *_bubble(model, chosen),
         *_overlap(chosen, candidates),
         *_side_effects(model, job, chosen),
-        _memory(chosen),
         *_not_trained(model, system, job, chosen),
+        _memory(chosen),
     )
 
 

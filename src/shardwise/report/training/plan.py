@@ -67,9 +67,11 @@ def headline(plan: Plan) -> str:
     refusal = ""
     if memory_ratio > 1:
         refusal = f"Does not fit: ×{memory_ratio:.2f} of the memory. "
+    split = f"{mesh_text(plan.strategy.mesh)}{strategy_text(plan)}"
+    if plan.hardware.n_chips > 1:
+        split += f" on {chips(plan.hardware.n_chips)}"
     return (
-        f"{refusal}{bound_name(plan.estimate.bound)}-bound. "
-        f"{mesh_text(plan.strategy.mesh)}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}. "
+        f"{refusal}{bound_name(plan.estimate.bound)}-bound. {split}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
     )
@@ -219,13 +221,12 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
 def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
     """By how much a plan that does not fit exceeds the memory, and which parts take it."""
     memory = plan.memory
-    excess = memory.total + memory.margin - memory.capacity
-    if excess <= 0:
+    if memory.left >= 0:
         return
     parts = ", ".join(f"{part} {units.show_gib(n)}" for part, n in memory.largest_parts.items())
     yield (
         "over",
-        f"by {units.show_gib(excess)}: {units.show_gib(memory.total)} and "
+        f"by {units.show_gib(-memory.left)}: {units.show_gib(memory.total)} and "
         f"{units.show_gib(memory.margin)} kept free, {units.show_gib(memory.capacity)} is there. "
         f"It takes {parts}.",
     )

@@ -101,14 +101,14 @@ def run(
         from shardwise.report.training import pareto as front_report
 
         searches = {"memory": memory_front, "chips": chips_front}
-        with progress(f"searching every split of {system.n_chips:,} chips"):
+        with progress(f"searching every split of {system.n_chips:,} chips", quiet=json):
             front = searches[pareto](config, system, job, fixed, **search_options)
         return Answer(
             document=lambda: front,
             blocks=front_report.blocks(front, verbose=verbose),
             as_json=json,
         )
-    with progress(f"searching splits of {system.n_chips:,} chips"):
+    with progress(f"searching splits of {system.n_chips:,} chips", quiet=json):
         if whole_strategy:
             sizes, other_settings = split_settings(whole_strategy)
             plans = [sw.evaluate(config, system, job, sizes, other_settings, peak=peak)]
@@ -129,12 +129,11 @@ def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) ->
     blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
-    fits = best_plan.memory.total + best_plan.memory.margin <= best_plan.memory.capacity
     return Answer(
         document=lambda: plans_document(plans),
         blocks=blocks,
         as_json=as_json,
-        exit_code=0 if fits else NoPlan.exit_code,
+        exit_code=0 if best_plan.memory.left >= 0 else NoPlan.exit_code,
     )
 
 
