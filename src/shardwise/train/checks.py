@@ -85,8 +85,8 @@ def check_plan(case: Case) -> None:
     Raises:
         BadInput: lists everything in the plan that it does not train.
     """
-    found = limits(case.model, case.job, case.layout, case.system.chip)
-    raise_all(BadInput, [limit_text(limit) for limit in found])
+    plan_limits = limits(case.model, case.job, case.layout, case.system.chip)
+    raise_all(BadInput, [limit_text(limit) for limit in plan_limits])
 
 
 def _check_recipe(case: Case, recipe: Recipe) -> None:

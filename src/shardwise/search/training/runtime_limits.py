@@ -59,11 +59,11 @@ def program_limits(
     model: ModelConfig, job: Train, layout: Layout, chip: Chip
 ) -> list[RuntimeLimit]:
     """Everything that the runtime makes no program of: `limits` but for the dtypes."""
-    found = [*_model_limits(model), *_job_limits(model, job)]
+    layout_limits = []
     for limit, supported in _layout_rules(model, job, layout, chip):
         if not supported:
-            found.append(limit)
-    return found
+            layout_limits.append(limit)
+    return [*_model_limits(model), *_job_limits(model, job), *layout_limits]
 
 
 def is_run(model: ModelConfig, job: Train, layouts: Layouts, chip: Chip) -> Num:
