@@ -67,9 +67,10 @@ def headline(plan: Plan) -> str:
     refusal = ""
     if memory_ratio > 1:
         refusal = f"Does not fit: ×{memory_ratio:.2f} of the memory. "
-    split = f"{mesh_text(plan.strategy.mesh)}{strategy_text(plan)}"
+    split = f"One chip{strategy_text(plan)}"
     if plan.hardware.n_chips > 1:
-        split += f" on {chips(plan.hardware.n_chips)}"
+        mesh = mesh_text(plan.strategy.mesh)
+        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}"
     return (
         f"{refusal}{bound_name(plan.estimate.bound)}-bound. {split}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
