@@ -48,10 +48,24 @@ def test_the_trainer_runs_every_plan_of_a_search(model: str, machine: str, job: 
         check_plan(case)
 
 
-@pytest.mark.parametrize("job", [sw.Train(batch=64, seq=4096, compute="fp8")])
-def test_a_job_that_is_not_trained_is_planned_and_refused(job: sw.Train) -> None:
+def not_trained(plan: sw.Plan) -> list[NotTrained]:
+    return [reason for reason in plan.why if isinstance(reason, NotTrained)]
+
+
+def test_a_faster_layout_that_is_not_trained_is_left_to_those_who_ask_for_it() -> None:
+    work = sw.model("gemma3-27b"), sw.hardware("h100:64"), sw.Train(batch=256, seq=8192)
+    chosen = sw.plan(*work)
+    fastest = sw.plan(*work, any_layout=True)
+    assert fastest.step.expected < chosen.step.expected
+    assert not_trained(chosen) == []
+    assert [reason.limit.kind for reason in not_trained(fastest)] == ["ring_window"]
+    assert rebuild(fastest).fixed.any_layout
+
+
+def test_a_job_that_is_not_trained_is_planned_and_refused() -> None:
+    job = sw.Train(batch=64, seq=4096, compute="fp8")
     plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:16"), job)
-    (reason,) = [why for why in plan.why if isinstance(why, NotTrained)]
+    (reason,) = not_trained(plan)
     with pytest.raises(BadInput) as refusal:
         check_plan(rebuild(plan))
     assert list(refusal.value.problems) == [limit_text(reason.limit)]
