@@ -17,7 +17,7 @@ from shardwise.search.model_sizes import tensor_widths, worth_sharding
 from shardwise.search.training import rank
 from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
-from shardwise.search.training.runtime_limits import limits
+from shardwise.search.training.runtime_limits import layout_limits
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
@@ -59,12 +59,13 @@ def _any_layout(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     if fixed.any_layout:
         return
     best = rank.best_of_any_layout(model, system, job, fixed)
-    if best is not None:
-        limit = limits(model, job, best.layout, system.chip)[0]
-        yield (
-            f"{best.mesh} fits, but the trainer does not run it: {limit_text(limit)} "
-            "--any-layout plans it."
-        )
+    if best is None:
+        return
+    reasons = map(limit_text, layout_limits(model, job, best.layout, system.chip))
+    yield (
+        f"{best.mesh} fits, but the trainer does not run it: {' '.join(reasons)} "
+        "--any-layout plans it."
+    )
 
 
 def _contradictions(system: System, fixed: Fixed) -> Iterator[str]:

@@ -59,11 +59,17 @@ def program_limits(
     model: ModelConfig, job: Train, layout: Layout, chip: Chip
 ) -> list[RuntimeLimit]:
     """Everything that the runtime makes no program of: `limits` but for the dtypes."""
-    layout_limits = []
-    for limit, supported in _layout_rules(model, job, layout, chip):
-        if not supported:
-            layout_limits.append(limit)
-    return [*_model_limits(model), *_job_limits(model, job), *layout_limits]
+    return [
+        *_model_limits(model),
+        *_job_limits(model, job),
+        *layout_limits(model, job, layout, chip),
+    ]
+
+
+def layout_limits(model: ModelConfig, job: Train, layout: Layout, chip: Chip) -> list[RuntimeLimit]:
+    """What the runtime does not run of a layout, which another layout of the job may not have."""
+    rules = _layout_rules(model, job, layout, chip)
+    return [limit for limit, supported in rules if not supported]
 
 
 def is_run(model: ModelConfig, job: Train, layouts: Layouts, chip: Chip) -> Num:
