@@ -31,6 +31,7 @@ from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
 MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
+UNMET = 1e-3  # margin of a constraint that is not met, and has no ratio
 MIN_TRAFFIC_SHARE = 0.01  # smallest share of the step that a role's traffic is told from
 MIN_HIDDEN_SHARE = 0.05  # of a step; smaller overlaps are not reported
 
@@ -109,7 +110,7 @@ def _not_trained(
 ) -> Iterator[Reason]:
     """What the trainer does not run of the plan."""
     for limit in limits(model, job, chosen.layout, system.chip):
-        yield NotTrained(margin=0.0, limit=limit)
+        yield NotTrained(margin=UNMET, limit=limit)
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:

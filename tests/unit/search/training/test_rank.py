@@ -94,7 +94,7 @@ def test_the_best_are_the_best_of_all(name: str, machine: str, job: Train) -> No
     assert [c.layout for c in every if c.fits and not any(beats(f, c) for f in front)] == []
     config, chip = load(name), parse_system(machine).chip
     run = [c for c in every if not limits(config, job, c.layout, chip)]
-    assert len(run) < len(every)  # dualpipe, at least
+    assert (len(run) < len(every)) == (name == MLA or job.reduce == "int8")
     times = sorted(fastest(run, mesh_of).values())[:4]
     found = rank(name, machine, job, any_layout=False, keep=4).candidates
     assert [c.time.step_s for c in found if c.fits][:4] == near(times)
