@@ -7,6 +7,8 @@ from typing import Any
 
 from shardwise.errors import NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System
@@ -26,8 +28,10 @@ from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout, rules_of
-from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
+
+SAME_TIME = 1e-6  # relative difference of two step times that counts as none
 
 
 def plan(
@@ -175,6 +179,7 @@ def _record_plan(
             fixed=dict(choices),
             most=dict(choices.max_sizes),
             any_layout=choices.any_layout,
+            next_placement=_next_placement(model, system, job, rates, chosen),
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,
@@ -182,6 +187,22 @@ def _record_plan(
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )
+
+
+def _next_placement(
+    model: ModelConfig, system: System, job: Train, rates: Calibration, chosen: Candidate
+) -> training.NextPlacement | None:
+    """The fastest placement of the chosen mesh that is slower than the chosen one."""
+    steps = []
+    for placement in place(system, chosen.mesh.sizes, best=True):
+        step = LayoutStep(model, system, job, chosen.layout, placement)
+        step_s = float(step.time(rates, FusionProfile()).step_s)
+        if step_s > (1 + SAME_TIME) * float(chosen.time.step_s):
+            steps.append((step_s, describe_links(placement, chosen.mesh.sizes)))
+    if not steps:
+        return None
+    step_s, links = min(steps, key=lambda step: step[0])
+    return training.NextPlacement(placement=links, step_s=step_s)
 
 
 def _estimate(
