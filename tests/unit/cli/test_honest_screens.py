@@ -39,21 +39,24 @@ def test_a_layout_that_is_not_trained_is_planned_only_if_it_is_asked_for() -> No
     done = run(*shlex.split(SMALL_BATCH))
     assert done.code == 3
     refusal = " ".join(done.err.split())
-    assert "pipe 4 fits, but the trainer does not run it: the model has 2 runs" in refusal
+    assert "pipe 4 fits, but the trainer does not run it: a pipeline of 2 runs" in refusal
     assert "--any-layout plans it." in refusal
     assert "What works: h100:64" not in refusal
     done = run(*shlex.split(SMALL_BATCH), "--any-layout")
     assert done.code == 0
-    assert "does not run this plan, shown because of --any-layout: the" in " ".join(
-        done.out.split()
-    )
+    text = " ".join(done.out.split())
+    assert "The trainer does not run a pipeline of 2 runs of different layers" in text
+    assert "; --any-layout admits it." in text
 
 
 def test_a_split_that_is_not_trained_says_so() -> None:
     command = "plan llama3-8b h100:8 --train --batch 64x2048"
     chosen = "--mesh data=2,pipe=4,schedule=dualpipe"
     text = " ".join(run(*shlex.split(f"{command} {chosen}")).out.split())
-    assert "nor any other with the given choices: schedule dualpipe: the planner" in text
+    said = "does not run schedule dualpipe; no plan that it runs has the given choices."
+    assert said in text
+    details = " ".join(run(*shlex.split(f"{command} {chosen} -v")).out.split())
+    assert "runtime does not yet. Run shardwise plan with --fix schedule=zb-v." in details
     trained = run(*shlex.split(f"{command} --mesh data=2,pipe=4"))
     assert (trained.code, "\ntrain " in trained.out) == (0, False)
     both = run(*shlex.split(f"{command} {chosen} --any-layout"))

@@ -1,103 +1,95 @@
-"""Limits of the runtime as sentences: what is not supported yet, and what is in its place."""
+"""Limits of the runtime in words: what is not supported yet, and what to do about it."""
 
 from __future__ import annotations
 
 from shardwise.models.numerics import ACTIVATIONS, ROPE_SCALINGS
 from shardwise.search.training.runtime_limits import RuntimeLimit
 
-NOT_YET = "the planner supports it, the runtime does not yet"
+NOT_YET = "the planner supports it, the runtime does not yet."
+NO_TRAINING = "the planner supports it, training does not yet."
 GATHER = "Run shardwise plan with --fix context_kind=gather."
 
 
 def limit_text(limit: RuntimeLimit) -> str:
-    """The sentence of a limit that a model, a job or a layout is beyond."""
-    value = limit.value
-    match limit.kind:
-        case "block":
-            return f"the model has {limit.part}: {NOT_YET}."
-        case "activation":
-            supported = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
-            return f'the model has activation "{value}": {NOT_YET}. It supports {supported}.'
-        case "rope_scaling":
-            supported = ", ".join(ROPE_SCALINGS)
-            return f'the model has rope scaling "{value}": {NOT_YET}. It supports {supported}.'
-        case "positions":
-            return (
-                f"{value:,} tokens a sequence: the model has {limit.limit:,} learned positions. "
-                f"Plan with --batch Nx{limit.limit}, or the model with n_positions={value}."
-            )
-        case "dtype":
-            return (
-                f"{limit.part} in {value}: the planner supports it, training does not yet. "
-                "Use bf16."
-            )
-        case "reduce":
-            return f"reduce {value}: {NOT_YET}. It supports int8 and 16 bits."
-        case "offload":
-            return f"offload {limit.part}: {NOT_YET}."
-        case "offload_layers":
-            return f"offload of {value} layers only: {NOT_YET}. It offloads all layers."
-        case "remat_layers":
-            return f"remat in {value} layers only: {NOT_YET}."
-    return _layout_text(limit)
+    """The name of a limit and what to do about it: `schedule dualpipe: ... Run shardwise plan`."""
+    return f"{limit_name(limit)}: {_advice(limit)}"
 
 
-def _layout_text(limit: RuntimeLimit) -> str:
-    """The sentence of a limit that another layout would not be beyond."""
-    value = limit.value
-    match limit.kind:
-        case "stages":
-            return (
-                f"the model has {value} runs of different layers, which stages cannot share in "
-                "equal chunks: run shardwise plan with --max pipe=1."
-            )
-        case "schedule":
-            return f"schedule {value}: {NOT_YET}. Run shardwise plan with --fix schedule=zb-v."
-        case "expert_tensor":
-            return (
-                f"expert_tensor {value}: {NOT_YET}. It supports 1 (whole experts), or the size of "
-                "tensor."
-            )
-        case "offload_pipeline":
-            return (
-                f"offload of activations with a pipeline: {NOT_YET}. Its stages hold them on the "
-                "chip. Run shardwise plan with --max pipe=1, or with --offload optimizer."
-            )
-        case "int8_rounds":
-            return (
-                f"reduce int8 under zero 2 would round gradients {value} times per step, once per "
-                "microbatch: shardwise plan --fix zero=1 rounds them once."
-            )
-        case "ring_window":
-            return (
-                "context_kind ring sends the keys of whole sequences; the model has layers with a "
-                f"window of {value:,}. {GATHER}"
-            )
-        case "ring_chunks":
-            return (
-                f"context_kind ring cuts sequences into {limit.limit} chunks, which do not divide "
-                f"{value:,} tokens. {GATHER}"
-            )
-        case "scores":
-            return (
-                f"context_kind {value} with {limit.part}, which the model has: {NOT_YET}. {GATHER}"
-            )
-        case "loss_chunks":
-            return f"loss_chunks {value} does not divide the tokens of a device. Use fewer."
-        case "devices":
-            return (
-                f"a chip is {value} devices, which divide neither its sequences nor its heads. "
-                f"Give each chip {value} sequences, or take a smaller tensor."
-            )
-        case "kv_heads":
-            return (
-                f"layers with {limit.part} key/value heads: {NOT_YET} over more than tensor "
-                f"{limit.limit}."
-            )
-        case "adafactor":
-            return (
-                "adafactor takes means over whole arrays, and this layout pads the "
-                f"{limit.part} ({value:,}). Plan with --optimizer adamw, or with chips that divide "
-                "them."
-            )
-    raise TypeError(f"no sentence for the limit {limit.kind}")
+def limit_name(limit: RuntimeLimit) -> str:
+    """What is beyond a limit: `schedule dualpipe`."""
+    part = limit.part
+    value = _shown(limit.value)
+    names = {
+        "activation": f'activation "{value}"',
+        "adafactor": f"adafactor with a padded {part}",
+        "block": f"a model with {part}",
+        "devices": f"a chip of {value} devices",
+        "dtype": f"{part} in {value}",
+        "expert_tensor": f"expert_tensor {value}",
+        "int8_rounds": "reduce int8 under zero 2",
+        "kv_heads": f"layers with {part} key/value heads",
+        "loss_chunks": f"loss_chunks {value}",
+        "offload": f"offload {part}",
+        "offload_layers": f"offload of {value} layers only",
+        "offload_pipeline": "offload of activations with a pipeline",
+        "positions": f"{value} tokens a sequence",
+        "reduce": f"reduce {value}",
+        "remat_layers": f"remat in {value} layers only",
+        "ring_chunks": f"context_kind ring in {limit.limit} chunks",
+        "ring_window": f"context_kind ring with a window of {value} tokens",
+        "rope_scaling": f'rope scaling "{value}"',
+        "schedule": f"schedule {value}",
+        "scores": f"context_kind {value} with {part}",
+        "stages": f"a pipeline of {value} runs of different layers",
+    }
+    return names[limit.kind]
+
+
+def _advice(limit: RuntimeLimit) -> str:
+    """Why the runtime does not support what is beyond a limit, and what it supports."""
+    value = _shown(limit.value)
+    advice = {
+        "activation": f"{NOT_YET} It supports {', '.join(dict.fromkeys(ACTIVATIONS.values()))}.",
+        "adafactor": (
+            f"its means over whole arrays would include the padding of {value}. Plan with "
+            "--optimizer adamw, or with chips that divide vocabulary and layers."
+        ),
+        "block": NOT_YET,
+        "devices": (
+            "they divide neither its sequences nor its heads. "
+            f"Give each chip {value} sequences, or take a smaller tensor."
+        ),
+        "dtype": f"{NO_TRAINING} Use bf16.",
+        "expert_tensor": f"{NOT_YET} It supports 1 (whole experts), or the size of tensor.",
+        "int8_rounds": (
+            f"it would round gradients {value} times per step, once per microbatch: shardwise plan "
+            "--fix zero=1 rounds them once."
+        ),
+        "kv_heads": f"{NOT_YET} It supports tensor up to {limit.limit}.",
+        "loss_chunks": "it does not divide the tokens of a device. Use fewer.",
+        "offload": NOT_YET,
+        "offload_layers": f"{NOT_YET} It offloads all layers.",
+        "offload_pipeline": (
+            f"{NOT_YET} Its stages hold them on the chip. Run shardwise plan with --max pipe=1, or "
+            "with --offload optimizer."
+        ),
+        "positions": (
+            f"the model has {limit.limit:,} learned positions. Plan with --batch Nx{limit.limit}, "
+            f"or the model with n_positions={limit.value}."
+        ),
+        "reduce": f"{NOT_YET} It supports int8 and 16 bits.",
+        "remat_layers": NOT_YET,
+        "ring_chunks": f"they do not divide {value} tokens. {GATHER}",
+        "ring_window": f"it sends the keys of whole sequences. {GATHER}",
+        "rope_scaling": f"{NOT_YET} It supports {', '.join(ROPE_SCALINGS)}.",
+        "schedule": f"{NOT_YET} Run shardwise plan with --fix schedule=zb-v.",
+        "scores": f"{NOT_YET} {GATHER}",
+        "stages": (
+            "stages cannot share them in equal chunks. Run shardwise plan with --max pipe=1."
+        ),
+    }
+    return advice[limit.kind]
+
+
+def _shown(value: str | int) -> str:
+    return f"{value:,}" if isinstance(value, int) else value

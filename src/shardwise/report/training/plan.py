@@ -7,8 +7,14 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
-from shardwise.plan.schema.training_reasons import MemoryRoom, NotTrained, TensorSplit
-from shardwise.plan.training.limit_text import limit_text
+from shardwise.plan.schema.training_reasons import (
+    Bubble,
+    MemoryRoom,
+    NotTrained,
+    TensorSplit,
+    TokensPerChip,
+)
+from shardwise.plan.training.limit_text import limit_name
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
 from shardwise.report.training.reasons import loss_text, reason_text
@@ -27,7 +33,8 @@ from shardwise.workload import OPTIMIZER_MOMENTS
 MAX_ALTERNATIVES = 1
 LOSES_UPDATES = "Without an fp32 copy, most updates of 16-bit weights are rounded away."
 # Limits of the screen without -v:
-MAX_REASONS = 4  # with more reasons, the book's threshold of tokens per chip is left out
+MAX_REASONS = 4  # with more reasons, some are left out
+SMALL_BUBBLE = 0.005  # of the step
 SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
 SMALL_HBM = 0.1  # of T_math; T_hbm has no bar if HBM adds less time than that to the arithmetic
 
@@ -235,13 +242,13 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
     """What the trainer does not run of the plan, and why it is planned all the same."""
-    limits = [limit_text(why.limit) for why in plan.why if isinstance(why, NotTrained)]
-    if not limits:
+    names = [limit_name(reason.limit) for reason in plan.why if isinstance(reason, NotTrained)]
+    if not names:
         return
-    cause = "nor any other with the given choices"
+    cause = "no plan that it runs has the given choices"
     if plan.strategy.any_layout:
-        cause = "shown because of --any-layout"
-    yield "train", f"The trainer does not run this plan, {cause}: {' '.join(limits)}"
+        cause = "--any-layout admits it"
+    yield "train", f"The trainer does not run {listed(names)}; {cause}."
 
 
 def _state(plan: Plan) -> str:
@@ -270,12 +277,16 @@ def _state(plan: Plan) -> str:
 def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
     """The reasons of the plan as sentences, except those that have a bar or a line of their own.
 
-    Among many reasons the book's threshold of tokens per chip is left out.
+    Among many reasons the book's threshold of tokens per chip and a small bubble are left out.
     """
+    if verbose:
+        yield from (reason_text(why) for why in plan.why if not isinstance(why, MemoryRoom))
+        return
     reasons = [why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained)]
-    crowded = len(reasons) > MAX_REASONS and not verbose
+    crowded = len(reasons) > MAX_REASONS
     for reason in reasons:
-        if not (crowded and reason.constraint == "tokens_per_chip"):
+        is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE
+        if not (crowded and (is_small or isinstance(reason, TokensPerChip))):
             yield reason_text(reason)
 
 
