@@ -31,7 +31,7 @@ def explain(
     from shardwise.report.document import document
     from shardwise.report.training import explain as report
 
-    with progress("searching again, around the plan"):
+    with progress("searching again, around the plan", quiet=as_json):
         explanation = sw.explain(plan, factors, search=verbose or as_json or not factors)
     return Answer(
         document=lambda: document(explanation),

@@ -124,6 +124,9 @@ FixedSettings = Annotated[
 SizeLimits = Annotated[
     str, strategy("--max ROLE=N,...", "search up to these sizes: tensor=8,pipe=4")
 ]
+AnyLayout = Annotated[
+    bool, strategy("--any-layout", "search layouts, too, that the trainer does not run")
+]
 RematPolicy = Annotated[
     str, strategy("--remat POLICY", f"rematerialization: {', '.join(REMAT_WORDS)}")
 ]

@@ -1,59 +1,59 @@
-"""Progress of long work on stderr: a line of the terminal that vanishes when the work is done."""
+"""Progress of long work on stderr.
+
+A terminal has one line, which vanishes when the work is done. A pipe or a file gets a line now and
+then. A `quiet` command, whose answer is a JSON document, gets lines on a terminal only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TextIO
 
-DELAY_S = 0.5  # work that takes less time shows nothing
-LINE_EVERY_S = 10.0  # in a pipe or file
+DELAY_S = 0.5  # work that takes less time shows nothing on a terminal
+REFRESH_S = 1.0  # between two updates of a line of a terminal
+LINE_EVERY_S = 10.0  # in a pipe or file, the first one after this time, too
 
 
-@contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Show `text` on a terminal while the `with` block runs, unless it ends within DELAY_S.
-
-    Pipes and files get nothing.
-    """
-    line = TerminalLine(sys.stderr)
-    timer = threading.Timer(DELAY_S, line.show, args=(f"{text} ...",))
-    timer.daemon = True
-    if line.stream.isatty():
-        timer.start()
+@contextlib.contextmanager
+def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show `text` and the seconds since its start while the `with` block runs."""
+    line = ProgressLine(quiet=quiet)
+    ended = threading.Event()
+    thread = threading.Thread(target=_show_seconds, args=(line, text, ended), daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
-        if timer.ident is not None:
-            timer.join()
+        ended.set()
+        thread.join()
         line.clear()
 
 
-@contextmanager
-def counting(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how many of all rows of a sweep are done.
+def _show_seconds(line: ProgressLine, text: str, ended: threading.Event) -> None:
+    """Show a text and the seconds since the start, until `ended` is set."""
+    start_s = time.monotonic()
+    wait_s = DELAY_S
+    while not ended.wait(wait_s):
+        line.show(f"{text}, {time.monotonic() - start_s:.0f} s ...")
+        wait_s = REFRESH_S
 
-    A pipe or file gets a line every LINE_EVERY_S seconds, a short sweep none.
+
+@contextlib.contextmanager
+def counting(unit: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows how many of all rows of a sweep are done.
 
     Args:
         unit: what a row is, in the plural: `plans`.
     """
-    line = TerminalLine(sys.stderr)
-    told_s = time.monotonic()
+    line = ProgressLine(quiet=quiet)
 
     def count(done: int, total: int) -> None:
-        nonlocal told_s
-        if line.stream.isatty():
-            if total > 1:
-                line.show(f"{done:,} of {total:,} {unit} ...")
-        elif time.monotonic() - told_s > LINE_EVERY_S:
-            told_s = time.monotonic()
-            line.stream.write(f"{done:,} of {total:,} {unit} ...\n")
-            line.stream.flush()
+        if total > 1:
+            line.show(f"{done:,} of {total:,} {unit} ...")
 
     try:
         yield count
@@ -61,37 +61,50 @@ def counting(unit: str) -> Iterator[Callable[[int, int], None]]:
         line.clear()
 
 
-class TerminalLine:
-    """A line of a terminal, in which each text replaces the one before."""
+class ProgressLine:
+    """The latest state of long work on stderr.
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    Args:
+        stream: where it is written; None for stderr.
+        quiet: whether a pipe or file gets nothing.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = stream or sys.stderr
+        self.is_terminal = self.stream.isatty()
+        self.quiet = quiet
         self._width = 0
+        self._line_s = time.monotonic()  # of the latest line in a pipe or file
 
     def show(self, text: str) -> None:
-        """Replace the text of the line."""
-        start = "\r" if self._width else ""
-        self.stream.write(start + text.ljust(self._width))
-        self.stream.flush()
-        self._width = max(self._width, len(text))
+        """Replace the line of a terminal; elsewhere, write a line if one is due."""
+        if self.is_terminal:
+            start = "\r" if self._width else ""
+            self._write(start + text.ljust(self._width))
+            self._width = max(self._width, len(text))
+        elif not self.quiet and time.monotonic() - self._line_s > LINE_EVERY_S:
+            self._line_s = time.monotonic()
+            self._write(f"{text}\n")
 
     def clear(self) -> None:
-        """Remove the text of the line."""
+        """Remove the line of a terminal."""
         if self._width:
-            self.stream.write("\r" + " " * self._width + "\r")
-            self.stream.flush()
+            self._write("\r" + " " * self._width + "\r")
             self._width = 0
+
+    def _write(self, text: str) -> None:
+        self.stream.write(text)
+        self.stream.flush()
 
 
 class Stages:
-    """The current stage of long work.
+    """The current stage of long work, with the seconds since it began.
 
-    A terminal shows its name and the seconds since it began; a pipe or file gets a line per stage.
+    A pipe or file gets a line when a stage begins, too.
     """
 
     def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stage = contextlib.ExitStack()
 
     def begin(self, stage: str) -> None:
         """End the current stage and begin a new one; an empty name begins none."""
@@ -101,28 +114,8 @@ class Stages:
         if not sys.stderr.isatty():
             sys.stderr.write(f"{stage} ...\n")
             sys.stderr.flush()
-            return
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=_show_seconds, args=(stage, self._ended), daemon=True
-        )
-        self._thread.start()
+        self._stage.enter_context(progress(f"{stage} (minutes are normal for large models)"))
 
     def done(self) -> None:
         """End the current stage and remove its line from the terminal."""
-        if self._thread is not None:
-            self._ended.set()
-            self._thread.join()
-            self._thread = None
-
-
-def _show_seconds(stage: str, ended: threading.Event) -> None:
-    """Show the seconds since the start of a stage on stderr, until `ended` is set."""
-    start = time.perf_counter()
-    line = TerminalLine(sys.stderr)
-    while True:
-        seconds = time.perf_counter() - start
-        line.show(f"{stage}, {seconds:.0f} s (minutes are normal for large models)")
-        if ended.wait(1.0):
-            break
-    line.clear()
+        self._stage.close()

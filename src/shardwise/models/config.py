@@ -136,6 +136,10 @@ class Attention:
         """Width of one value head."""
         return self.mla.d_v if self.mla else self.d_head
 
+    def is_local(self, seq: int) -> bool:
+        """Whether its window or chunks are shorter than a sequence of `seq` tokens."""
+        return self.window is not None and self.window < seq
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba:

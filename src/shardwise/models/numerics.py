@@ -30,6 +30,9 @@ ACTIVATIONS = {
     "relu2": "relu2",
 }
 
+# Kinds of scaled rotary frequencies whose formulas are known, as in a config.json.
+ROPE_SCALINGS = ("linear", "dynamic", "llama3", "yarn", "longrope")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
@@ -58,7 +61,7 @@ class RopeScaling:
     """Scaling of rotary frequencies for sequences longer than those of the original training.
 
     Args:
-        kind: "linear", "dynamic", "llama3", "yarn" or "longrope", as in a config.json.
+        kind: one of `ROPE_SCALINGS`, or another word of a config.json.
         factor: Ratio of the new to the original sequence length.
         original: Sequence length of the original training, in tokens.
         low_freq, high_freq: Frequencies between which "llama3" blends scaled and unscaled ones, in

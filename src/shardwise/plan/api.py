@@ -34,6 +34,7 @@ def plan(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> Plan: ...
 @overload
@@ -56,6 +57,7 @@ def plan(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
     disaggregate: bool | None = None,
     traffic: str | None = None,
@@ -72,6 +74,8 @@ def plan(
             `n_microbatches`, `virtual`, `zero`, `loss_chunks`, `schedule`, `remat`,
             `context_kind`. For serving: sizes of mesh roles, `weights`, `kv`, `expert_tensor`.
         most: mesh role -> largest size that the search may use.
+        any_layout: for training: whether the search may choose a layout that the trainer does not
+            run.
         peak: predict times at the chip's peak rates, as the book does, instead of calibrated rates.
         disaggregate: for serving: True plans separate prefill engines, False none. None chooses the
             better of both if the job has a rate or a bound.
@@ -88,6 +92,8 @@ def plan(
         UnknownFigure: no public source gives a number of the chip that the plan needs.
     """
     if isinstance(job, Serve):
+        if any_layout:
+            raise BadInput("any_layout applies to training; pass an sw.Train(...).")
         from shardwise.plan.serving import build as serving_build
 
         return serving_build.plan(
@@ -102,7 +108,8 @@ def plan(
         )
     if disaggregate is not None or traffic is not None:
         raise BadInput("disaggregate and traffic apply to serving; pass an sw.Serve(...).")
-    return build.plan(model, system, job, fixed, most=most, peak=peak)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"most": most, "any_layout": any_layout, "peak": peak}
+    return build.plan(model, system, job, fixed, **options)  # type: ignore[arg-type]
 
 
 def _arrivals(traffic: str | None, at: float, job: Serve) -> Arrivals | None:
@@ -125,6 +132,7 @@ def search(
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> list[Plan]: ...
 @overload
@@ -147,6 +155,7 @@ def search(
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
     disaggregate: bool | None = None,
 ) -> list[Plan] | list[ServingPlan]:
@@ -155,6 +164,8 @@ def search(
     Arguments and errors are those of `plan`.
     """
     if isinstance(job, Serve):
+        if any_layout:
+            raise BadInput("any_layout applies to training; pass an sw.Train(...).")
         from shardwise.plan.serving import build as serving_build
 
         return serving_build.search(
@@ -162,7 +173,8 @@ def search(
         )
     if disaggregate is not None:
         raise BadInput("disaggregate applies to serving; pass an sw.Serve(...).")
-    return build.search(model, system, job, fixed, n, most=most, peak=peak)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"most": most, "any_layout": any_layout, "peak": peak}
+    return build.search(model, system, job, fixed, n, **options)  # type: ignore[arg-type]
 
 
 @overload

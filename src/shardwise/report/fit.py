@@ -160,6 +160,8 @@ def _serving(result: FitResult) -> Iterator[Block]:
         f"sequences = of {result.context:,} tokens: whose KV cache fits beside the weights / that "
         "a plan holds, beside activations and the memory that engines keep free"
     )
+    if any(need.kv_dtype == need.dtype for need in result.needs):
+        yield "KV cache in the dtype of the weights, unless a row or --kv-dtype names another"
 
 
 def _sequences(room: Room) -> str:

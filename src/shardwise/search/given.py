@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import BadShape, UnknownName, raise_all
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -19,10 +19,12 @@ class Fixed(Mapping[str, Value]):
     Args:
         chosen: (name, value) of each fixed mesh role or option, in the order of the input.
         max_sizes: (mesh role, largest size that the search may try).
+        any_layout: whether the search may choose a layout that the runtime does not run.
     """
 
     chosen: tuple[tuple[str, Value], ...] = ()
     max_sizes: tuple[tuple[str, int], ...] = ()
+    any_layout: bool = False
 
     def __getitem__(self, name: str) -> Value:
         return dict(self.chosen)[name]
@@ -50,11 +52,11 @@ class Fixed(Mapping[str, Value]):
 
     def change(self, **chosen: Value) -> Fixed:
         """A copy with these settings added or replaced."""
-        return fixed_of({**self, **chosen}, dict(self.max_sizes))
+        return replace(self, chosen=tuple({**self, **chosen}.items()))
 
     def only(self, **chosen: Value) -> Fixed:
-        """A copy in which these are the only fixed settings; the largest sizes stay."""
-        return fixed_of(chosen, dict(self.max_sizes))
+        """A copy in which these are the only fixed settings; the limits of the search stay."""
+        return replace(self, chosen=tuple(chosen.items()))
 
     def __str__(self) -> str:
         """The settings as a suffix for a message: `, tensor 8, pipe at most 4`."""
@@ -66,9 +68,11 @@ class Fixed(Mapping[str, Value]):
 NOTHING_FIXED = Fixed()
 
 
-def fixed_of(chosen: Choices, max_sizes: Mapping[str, int] | None = None) -> Fixed:
+def fixed_of(
+    chosen: Choices, max_sizes: Mapping[str, int] | None = None, *, any_layout: bool = False
+) -> Fixed:
     """Make a `Fixed` from a mapping of settings and a mapping of largest sizes, unchecked."""
-    return Fixed(tuple(chosen.items()), tuple((max_sizes or {}).items()))
+    return Fixed(tuple(chosen.items()), tuple((max_sizes or {}).items()), any_layout)
 
 
 def check_fixed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from shardwise.arrays import Num
 from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 
@@ -39,10 +40,12 @@ def tensor_widths(config: ModelConfig) -> dict[str, int]:
     return {name: math.gcd(*sizes) for name, sizes in sizes_by_name.items() if sizes}
 
 
-def kv_heads_divide(config: ModelConfig, tensor: int) -> bool:
+def kv_heads_divide(config: ModelConfig, tensor: Num) -> Num:
     """Whether `tensor` chips hold the same number of KV heads each, or share each head equally."""
-    heads = {a.n_kv_heads for a, _ in config.attentions if not a.mla}
-    return all(k % tensor == 0 or tensor % k == 0 for k in heads)
+    divide = tensor > 0
+    for n_heads in {a.n_kv_heads for a, _ in config.attentions if not a.mla}:
+        divide = divide & ((n_heads % tensor == 0) | (tensor % n_heads == 0))
+    return divide
 
 
 def n_experts(config: ModelConfig) -> int:

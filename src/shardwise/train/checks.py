@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from shardwise import units
-from shardwise.errors import BadFile, Problems
+from shardwise.errors import BadFile, BadInput, Problems, raise_all
 from shardwise.models import Moe
 from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.limit_text import limit_text
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
+from shardwise.search.training.runtime_limits import limits
 from shardwise.train import pretrained
 from shardwise.train.data_order import read_mixture
 from shardwise.train.recipe import Recipe
@@ -60,8 +61,10 @@ def check_inputs(
     case = None
     if plan is not None:
         case = problems.read(rebuild, plan)
+    if case is not None:
+        problems.read(check_plan, case)
     if case is not None and recipe is not None:
-        problems.read(_check_trainable, case, recipe)
+        problems.read(_check_recipe, case, recipe)
     if data:
         problems.read(_check_data, plan, data)
     for path, content in folders:
@@ -76,21 +79,19 @@ def check_inputs(
     problems.done()
 
 
-def _check_trainable(case: Case, recipe: Recipe) -> None:
-    """Raise BadInput for what training does not support, although it would compile.
+def check_plan(case: Case) -> None:
+    """Check that the runtime trains a plan.
 
-    Dtypes of 8 or fewer bits need scales, which the training step does not have.
+    Raises:
+        BadInput: lists everything in the plan that it does not train.
     """
-    problems = Problems()
-    for role in ("weights", "compute", "gradients", "moments", "master"):
-        dtype = getattr(case.job, role)
-        if dtype is not None and units.bytes_per_element(dtype) < 2:
-            problems.refuse(
-                f"{role} in {dtype}: the planner supports it, training does not yet. Use bf16."
-            )
+    plan_limits = limits(case.model, case.job, case.layout, case.system.chip)
+    raise_all(BadInput, [limit_text(limit) for limit in plan_limits])
+
+
+def _check_recipe(case: Case, recipe: Recipe) -> None:
     if recipe.capacity and not experts(case):
-        problems.refuse(f"capacity applies to experts; {case.model.name} has none.")
-    problems.done()
+        raise BadInput(f"capacity applies to experts; {case.model.name} has none.")
 
 
 def experts(case: Case) -> list[Moe]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,78 @@ def test_a_plan_that_fits_does_not_say_so() -> None:
     done = run(*shlex.split("plan llama3.2-1b h100:8 --train --batch 8x4096 --mesh fsdp=8"))
     assert done.code == 0
     assert "\nover " not in done.out
+
+
+SMALL_BATCH = "plan gemma3-1b h100:64 --train --batch 2x2048"  # only a pipeline fills the machine
+
+
+def test_a_layout_that_is_not_trained_is_planned_only_if_it_is_asked_for() -> None:
+    done = run(*shlex.split(SMALL_BATCH))
+    assert done.code == 3
+    refusal = " ".join(done.err.split())
+    assert "pipe 4 fits, but the trainer does not run it: a pipeline of 2 runs" in refusal
+    assert "--any-layout plans it." in refusal
+    assert "What works: h100:64" not in refusal
+    done = run(*shlex.split(SMALL_BATCH), "--any-layout")
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert "The trainer does not run a pipeline of 2 runs of different layers" in text
+    assert "; --any-layout admits it." in text
+
+
+def test_a_split_that_is_not_trained_says_so() -> None:
+    command = "plan llama3-8b h100:8 --train --batch 64x2048"
+    chosen = "--mesh data=2,pipe=4,schedule=dualpipe"
+    text = " ".join(run(*shlex.split(f"{command} {chosen}")).out.split())
+    said = "does not run schedule dualpipe; no plan that it runs has the given choices."
+    assert said in text
+    details = " ".join(run(*shlex.split(f"{command} {chosen} -v")).out.split())
+    assert "runtime does not yet. Run shardwise plan with --fix schedule=zb-v." in details
+    trained = run(*shlex.split(f"{command} --mesh data=2,pipe=4"))
+    assert (trained.code, "\ntrain " in trained.out) == (0, False)
+    both = run(*shlex.split(f"{command} {chosen} --any-layout"))
+    assert (both.code, both.err) == (
+        2,
+        "✗ --mesh gives the split, --any-layout searches for one. Use one.\n",
+    )
+
+
+def test_one_chip_is_said_once() -> None:
+    text = run(*shlex.split("plan llama3.2-1b h100:1 --train --batch 8x2048")).out
+    assert "-bound. One chip. One step = " in " ".join(text.split())
+
+
+def test_a_search_that_chose_the_machine_says_so() -> None:
+    text = " ".join(run(*shlex.split("plan llama3-8b v5e --serve")).out.split())
+    assert "Rule: cheapest token on any number of chips with TPOT ≤ 50.0 ms" in text
+    text = " ".join(run(*shlex.split("plan llama3-8b v5e:2x4 --serve")).out.split())
+    assert "Rule: cheapest token with TPOT ≤ 50.0 ms" in text
+
+
+def test_prefill_at_an_mfu_counts_stages_and_prompts() -> None:
+    """A prompt takes as long on two stages as on one of them with all layers."""
+
+    def prefill(machine: str, mesh: str) -> dict[str, Any]:
+        options = f"llama3-8b {machine} --serve --batch 64 --mesh {mesh} --json"
+        estimate: dict[str, Any] = json.loads(run("plan", *options.split()).out)["estimate"]
+        return estimate["prefill"]  # type: ignore[no-any-return]
+
+    one = prefill("h100:4", "tensor=4")
+    two = prefill("h100:8", "tensor=4,pipe=2")
+    assert two["at_mfu"]["step_s"] == pytest.approx(one["at_mfu"]["step_s"])
+    for passes in (one, two):
+        at_mfu = passes["at_mfu"]
+        flops_s = passes["mfu"] * passes["step_s"]["expected"]
+        assert at_mfu["mfu"] * at_mfu["step_s"] == pytest.approx(flops_s)
+        assert at_mfu["step_s"] > passes["step_s"]["lower"]
+    screen = run(*shlex.split("explain llama3-8b h100:8 --serve --batch 64 --mesh tensor=4,pipe=2"))
+    assert " a pass, MFU " in screen.out
+
+
+def test_fit_names_the_dtype_of_the_kv_cache() -> None:
+    note = "KV cache in the dtype of the weights"
+    assert note in run("fit", "deepseek-v3", "h200", "--serve").out
+    assert note not in run("fit", "gpt-oss-20b", "h100", "--serve").out  # its row says KV bf16
 
 
 def test_conventions_of_flops() -> None:

@@ -112,11 +112,23 @@ def test_progress_comes_late_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "DELAY_S", 0.0)
     with progress.progress("searching"):
         time.sleep(0.05)
-    assert stream.text == f"searching ...\r{' ' * 13}\r"
-    monkeypatch.setattr(sys, "stderr", quiet := Stream())
-    with progress.progress("searching"):
-        time.sleep(0.01)
-    assert quiet.text == ""
+    assert stream.text == f"searching, 0 s ...\r{' ' * 18}\r"
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    monkeypatch.setattr(progress, "REFRESH_S", 0.01)
+
+    def said(*, quiet: bool = False) -> str:
+        monkeypatch.setattr(sys, "stderr", stream := Stream())
+        with progress.progress("searching", quiet=quiet):
+            time.sleep(0.1)
+        return stream.text
+
+    assert said() == ""
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    assert set(said().splitlines()) == {"searching, 0 s ..."}
+    assert said(quiet=True) == ""
 
 
 @pytest.mark.parametrize(("command", "names"), [("hw", chip_names()), ("models", presets.names())])

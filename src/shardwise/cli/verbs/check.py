@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, load_plan, names_of_set_options, parse_word
 from shardwise.cli.options import argument, output, workload
-from shardwise.cli.progress import TerminalLine
+from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput, CheckFailed
 from shardwise.runtime.program import COLLECTIVES
 
@@ -99,7 +98,7 @@ def run(
         )
     inputs.done()
     limits = _limits(wall_s, memory_bytes)
-    with _compile_options(no_cache, collectives, limits) as compile_options:
+    with _compile_options(no_cache, collectives, limits, quiet=json) as compile_options:
         if plan is None:
             return _function_answer(subject, args, on, compile_options, trace, json)
         return _plan_answer(plan, on, layer_counts, compile_options, trace, fix, save, json)
@@ -118,19 +117,20 @@ def _limits(wall_s: float | None, memory_bytes: float | None) -> Limits:
 
 
 @contextmanager
-def _compile_options(no_cache: bool, collectives: str, limits: Limits) -> Iterator[CompileOptions]:
-    """Options whose `on_stage` shows the stages of a compilation on a terminal."""
+def _compile_options(
+    no_cache: bool, collectives: str, limits: Limits, *, quiet: bool
+) -> Iterator[CompileOptions]:
+    """Options whose `on_stage` shows the stages of a compilation."""
     from shardwise.check.options import CompileOptions
 
-    line = TerminalLine(sys.stderr)
+    line = ProgressLine(quiet=quiet)
 
     def show(stage: str, seconds: float) -> None:
         line.show(f"{stage}, {seconds:.0f} s (a minute or two is normal)")
 
-    on_stage = show if sys.stderr.isatty() else None
     try:
         yield CompileOptions(
-            limits=limits, cache=not no_cache, on_stage=on_stage, collectives=collectives
+            limits=limits, cache=not no_cache, on_stage=show, collectives=collectives
         )
     finally:
         line.clear()

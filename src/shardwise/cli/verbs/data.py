@@ -45,6 +45,6 @@ def run(
         tokenizer_file = Path(tokenizer)
         encoder = read_tokenizer(tokenizer_file, end)
     text_files = sources.find_sources(inputs, glob, key)
-    with progress(f"tokenizing {len(text_files.files):,} files"):
+    with progress(f"tokenizing {len(text_files.files):,} files", quiet=json):
         dataset = tokenize(text_files, encoder, out, file=tokenizer_file)
     return Answer(document=lambda: dataset, blocks=report.tokenized(dataset, out), as_json=json)

@@ -59,7 +59,7 @@ def run(
     demo_plans = []
     for hardware, batch, _ in QUESTIONS:
         job = sw.Train(batch=batch, seq=4096, tokens=TOKENS)
-        with progress(f"searching splits of {hardware}"):
+        with progress(f"searching splits of {hardware}", quiet=json):
             demo_plans.append(sw.plan(model, sw.hardware(hardware), job))
     return Answer(
         document=lambda: plans_document(demo_plans), blocks=_blocks(demo_plans), as_json=json
@@ -94,11 +94,11 @@ def _train(as_json: bool) -> Answer:
 
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
-        with progress("measuring this CPU"):
+        with progress("measuring this CPU", quiet=as_json):
             chip = measure(N_DEVICES)
         write_blocks(measured_cpu.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
-        with progress("tokenizing the sources of Python's standard library"):
+        with progress("tokenizing the sources of Python's standard library", quiet=as_json):
             modules = sources.find_sources([str(path) for path in _modules()], "*.py", "text")
             dataset = tokenize(modules, ByteTokenizer(), str(folder / "tokens"))
         write_blocks(train_report.tokenized(dataset, ""))

@@ -110,7 +110,7 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
         )
     inputs.optional(parse_output_file, file)
     inputs.done()
-    with progress(f"measuring this CPU as {n_devices} devices"):
+    with progress(f"measuring this CPU as {n_devices} devices", quiet=as_json):
         measured_chip = measure.measure(n_devices)
     if file:
         measure.write_chip(measured_chip, file)

@@ -95,6 +95,11 @@ class MemoryBytes:
         return self.total
 
     @property
+    def left(self) -> float:
+        """Bytes beside the parts and the margin; negative if they do not fit."""
+        return self.capacity - self.margin - self.total
+
+    @property
     def largest_parts(self) -> dict[str, float]:
         """Part of `total`, as text -> its bytes, the largest first; without empty parts."""
         parts = {

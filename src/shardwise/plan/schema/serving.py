@@ -107,7 +107,7 @@ class PrefillAtMfu:
     """Prefill at an assumed model-FLOPs utilisation (MFU), as in the book.
 
     Args:
-        step_s: seconds to prefill a prompt.
+        step_s: seconds of a prefill pass.
         servers: prefill engines that keep one decode engine of the same number of chips busy; None
             if the workload has no output length.
     """
@@ -127,6 +127,7 @@ class Prefill:
         prompts: prompts in a pass, one for each data-parallel part of an engine.
         parts: part of the pass -> its expected seconds.
         bound: what takes longest: "weights", "kv", "flops", "network" or "software".
+        mfu: model-FLOPs utilisation; in a pipeline, of the stage that the pass is on.
         busy: share of the time that engines spend on prefill.
         transfer_s: seconds to send a prompt's KV cache to the decode engine.
         servers: prefill engines that keep one decode engine of the same number of chips busy; None

@@ -44,6 +44,19 @@ class PlannedWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NextPlacement:
+    """The fastest placement of a plan's mesh that is slower than the plan's.
+
+    Args:
+        placement: as in `PlannedStrategy`.
+        step_s: expected seconds of a step on it.
+    """
+
+    placement: dict[str, str]
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStrategy(Form):
     """A layout, the links and sharding rules of its mesh, and the search that chose it.
 
@@ -57,6 +70,8 @@ class PlannedStrategy(Form):
         fixed: choices that the search had to keep, by name; empty if a given layout was evaluated
             without a search.
         most: largest sizes of mesh roles that the search had to keep.
+        any_layout: whether the search could choose layouts that the trainer does not run.
+        next_placement: the next best placement; None if no other takes longer.
     """
 
     mesh: dict[str, int]
@@ -69,6 +84,8 @@ class PlannedStrategy(Form):
     precision: dict[str, str | None]
     fixed: dict[str, int | str]
     most: dict[str, int]
+    any_layout: bool = False
+    next_placement: NextPlacement | None = None
 
     @property
     def layout(self) -> Layout:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.plan.schema.common import Loss, Reason
+from shardwise.search.training.runtime_limits import RuntimeLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,14 @@ class MemoryRoom(Reason):
     n_microbatches: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTrained(Reason):
+    """Something of the plan that the trainer does not run."""
+
+    constraint: Literal["runtime"] = "runtime"
+    limit: RuntimeLimit
+
+
 TRAINING_REASONS: dict[str, type[Reason]] = {
     "communication": Communication,
     "tensor": TensorSplit,
@@ -192,4 +201,5 @@ TRAINING_REASONS: dict[str, type[Reason]] = {
     "kv_heads": KvHeads,
     "max_seq": MaxSeq,
     "memory": MemoryRoom,
+    "runtime": NotTrained,
 }

@@ -89,29 +89,37 @@ def _prefill(config: ModelConfig, chosen: Candidate) -> serving.Prefill:
     job = chosen.job
     server = chosen.prefill_server or chosen.server
     time = server.prefill()
+    pass_s = float(time.step_s)
+    # A pass has a prompt for each shard of the batch. It is on one pipeline stage at a time, while
+    # the other stages have other prompts.
     n_prompts = prompts_at_once(server)
+    n_stages = server.layout.sizes["pipe"]
+    stage_chips = server.n_chips / n_stages
     n_active = count.parameters(config).active
     peak = server.rates.chip.peak(server.rates.dtype(head=False))
     tokens = float(job.fresh_tokens)
     flops = forward_flops(n_active, tokens) * n_prompts
     reference_s = inference.prefill_s(
-        n_active, tokens, n_chips=server.n_chips, flops_per_s=peak, mfu=REFERENCE_MFU
+        n_active, tokens * n_prompts, n_chips=stage_chips, flops_per_s=peak, mfu=REFERENCE_MFU
     )
-    same_size = server.n_chips / chosen.server.n_chips
+
+    def prefill_engines(seconds: float) -> float | None:
+        """Engines with the chips of a decode engine, if a pass of this one takes `seconds`."""
+        same_size = server.n_chips / chosen.server.n_chips
+        return _prefill_engines(chosen, seconds / (n_prompts * n_stages) * same_size)
+
     return serving.Prefill(
         step_s=prefill_range(server),
         tokens=tokens,
         prompts=n_prompts,
         parts=parts(time),
         bound=bound(time, compute_bound=float(time.matmuls) > 0),
-        mfu=mfu(flops, float(time.step_s), server.n_chips, peak),
+        mfu=mfu(flops, pass_s, stage_chips, peak),
         busy=chosen.prefill_busy if chosen.prefill_server else float(chosen.steady.busy),
         transfer_s=chosen.transfer_s,
-        servers=_prefill_engines(chosen, float(time.step_s) / n_prompts * same_size),
+        servers=prefill_engines(pass_s),
         at_mfu=serving.PrefillAtMfu(
-            mfu=REFERENCE_MFU,
-            step_s=float(reference_s),
-            servers=_prefill_engines(chosen, float(reference_s) * same_size),
+            mfu=REFERENCE_MFU, step_s=reference_s, servers=prefill_engines(reference_s)
         ),
     )
 

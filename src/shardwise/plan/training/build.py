@@ -7,6 +7,8 @@ from typing import Any
 
 from shardwise.errors import NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import PEAK, Calibration, calibration
+from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System
@@ -26,8 +28,10 @@ from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout, rules_of
-from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
+
+SAME_TIME = 1e-6  # relative difference of two step times that counts as none
 
 
 def plan(
@@ -37,10 +41,12 @@ def plan(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> training.Plan:
     """Search the best plan. Arguments and errors are those of `shardwise.plan.api.plan`."""
-    return search(model, system, job, fixed, n=1, most=most, peak=peak)[0]
+    options: dict[str, Any] = {"most": most, "any_layout": any_layout, "peak": peak}
+    return search(model, system, job, fixed, n=1, **options)[0]
 
 
 def search(
@@ -51,6 +57,7 @@ def search(
     n: int = 5,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> list[training.Plan]:
     """Search the `n` best plans on different meshes, best first.
@@ -58,7 +65,7 @@ def search(
     Arguments and errors are those of `plan`.
     """
     _check_arguments(model, system, job)
-    choices = read_fixed(fixed, most)
+    choices = read_fixed(fixed, most, any_layout=any_layout)
     raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
     rates = rates_of(system, peak=peak)
     try:
@@ -67,7 +74,7 @@ def search(
         raise refusals.no_strategy(model, system, job, choices) from None
     candidates = ranking.candidates
     if not candidates[0].fits:
-        raise refusals.does_not_fit(model, system, job, candidates)
+        raise refusals.does_not_fit(model, system, job, choices, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
     return [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
 
@@ -87,7 +94,8 @@ def evaluate(
         model: the architecture.
         system: the machine.
         job: the workload.
-        split: a layout; or a mesh, for which the best schedule, remat and ZeRO stage are searched.
+        split: a layout; or a mesh, for which the best schedule, remat and ZeRO stage are searched,
+            among those that the trainer runs if it runs any.
         words: choices that this search must keep: `{"schedule": "1f1b", "zero": 1}`.
         peak: predict times at the chip's peak rates instead of calibrated rates.
 
@@ -170,6 +178,8 @@ def _record_plan(
             **{name: getattr(layout, name) for name in training.LAYOUT_FIELDS},
             fixed=dict(choices),
             most=dict(choices.max_sizes),
+            any_layout=choices.any_layout,
+            next_placement=_next_placement(model, system, job, rates, chosen),
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,
@@ -177,6 +187,22 @@ def _record_plan(
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )
+
+
+def _next_placement(
+    model: ModelConfig, system: System, job: Train, rates: Calibration, chosen: Candidate
+) -> training.NextPlacement | None:
+    """The fastest placement of the chosen mesh that is slower than the chosen one."""
+    steps = []
+    for placement in place(system, chosen.mesh.sizes, best=True):
+        step = LayoutStep(model, system, job, chosen.layout, placement)
+        step_s = float(step.time(rates, FusionProfile()).step_s)
+        if step_s > (1 + SAME_TIME) * float(chosen.time.step_s):
+            steps.append((step_s, describe_links(placement, chosen.mesh.sizes)))
+    if not steps:
+        return None
+    step_s, links = min(steps, key=lambda step: step[0])
+    return training.NextPlacement(placement=links, step_s=step_s)
 
 
 def _estimate(

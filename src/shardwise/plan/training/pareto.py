@@ -72,6 +72,7 @@ def memory_front(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> Front:
     """The Pareto front of step time against memory per chip, fastest point first.
@@ -79,14 +80,14 @@ def memory_front(
     It evaluates all legal strategies, most of which a search for the fastest one can skip.
     Arguments and errors are those of `shardwise.plan.api.plan`.
     """
-    choices = read_fixed(fixed, most)
+    choices = read_fixed(fixed, most, any_layout=any_layout)
     rates = build.rates_of(system, peak=peak)
     try:
         ranking = rank.rank(model, system, job, rates, choices, front=True)
     except NoStrategy:
         raise refusals.no_strategy(model, system, job, choices) from None
     if not ranking.front:
-        raise refusals.does_not_fit(model, system, job, ranking.candidates)
+        raise refusals.does_not_fit(model, system, job, choices, ranking.candidates)
     points = [_point(model, system, job, candidate) for candidate in ranking.front]
     front = [point for point in _mark_front(points, "memory_bytes") if point.on_front]
     return Front(
@@ -101,6 +102,7 @@ def chips_front(
     fixed: Choices | None = None,
     *,
     most: Mapping[str, int] | None = None,
+    any_layout: bool = False,
     peak: bool = False,
 ) -> Front:
     """The best plans on machines of 1/8 to 8 times the chips of `system`, smallest first.
@@ -115,7 +117,9 @@ def chips_front(
     for machine in machines(system):
         point = FrontPoint(hardware=machine.name, n_chips=machine.n_chips)
         try:
-            plan = build.plan(model, machine, job, fixed, most=most, peak=peak)
+            plan = build.plan(
+                model, machine, job, fixed, most=most, any_layout=any_layout, peak=peak
+            )
         except ShardwiseError as error:
             if refusal is None or machine == system:
                 refusal = error

@@ -16,6 +16,7 @@ from shardwise.plan.schema.training_reasons import (
     KvHeads,
     MaxSeq,
     MemoryRoom,
+    NotTrained,
     Overlap,
     Padding,
     TensorSplit,
@@ -25,10 +26,12 @@ from shardwise.plan.schema.training_reasons import (
 from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
 from shardwise.plan.training.operations import is_hidden
 from shardwise.search.training.rank import Candidate
+from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.stages import stages
 from shardwise.workload import Train
 
 MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
+UNMET = 1e-3  # margin of a constraint that is not met, and has no ratio
 MIN_TRAFFIC_SHARE = 0.01  # smallest share of the step that a role's traffic is told from
 MIN_HIDDEN_SHARE = 0.05  # of a step; smaller overlaps are not reported
 
@@ -96,8 +99,17 @@ def reasons(
         *_bubble(model, chosen),
         *_overlap(chosen, candidates),
         *_side_effects(model, job, chosen),
+        *_not_trained(model, system, job, chosen),
         _memory(chosen),
     )
+
+
+def _not_trained(
+    model: ModelConfig, system: System, job: Train, chosen: Candidate
+) -> Iterator[Reason]:
+    """What the trainer does not run of the plan."""
+    for limit in limits(model, job, chosen.layout, system.chip):
+        yield NotTrained(margin=UNMET, limit=limit)
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:

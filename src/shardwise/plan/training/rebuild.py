@@ -44,5 +44,5 @@ def rebuild(plan: Plan) -> Case:
         layout=layout,
         placement=placement,
         cal=PEAK if plan.estimate.rates.name == PEAK.name else calibration(system.chip.name),
-        fixed=fixed_of(strategy.fixed, strategy.most),
+        fixed=fixed_of(strategy.fixed, strategy.most, any_layout=strategy.any_layout),
     )

@@ -11,11 +11,13 @@ from shardwise.errors import DoesNotFit, NoStrategy
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import System, Torus, legal_slices
 from shardwise.models import ModelConfig
+from shardwise.plan.training.limit_text import limit_text
 from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.model_sizes import tensor_widths, worth_sharding
 from shardwise.search.training import rank
 from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
+from shardwise.search.training.runtime_limits import layout_limits
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
@@ -35,6 +37,7 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     if isinstance(n_chunks, int) and job.tokens_per_step % n_chunks:
         problems.append(f"loss_chunks {n_chunks} does not divide the tokens of a chip.")
     problems += _contradictions(system, fixed)
+    problems += _any_layout(model, system, job, fixed)
     if fixed.names:
         names = " and ".join(fixed.names)
         return NoStrategy(*problems, f"Leave {names} free, or choose other sizes.")
@@ -49,6 +52,20 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     if options:
         problems.append("What works: " + ", or ".join(options) + ".")
     return NoStrategy(*problems)
+
+
+def _any_layout(model: ModelConfig, system: System, job: Train, fixed: Fixed) -> Iterator[str]:
+    """A strategy that fits, and that the search leaves out because the trainer does not run it."""
+    if fixed.any_layout:
+        return
+    best = rank.best_of_any_layout(model, system, job, fixed)
+    if best is None:
+        return
+    reasons = map(limit_text, layout_limits(model, job, best.layout, system.chip))
+    yield (
+        f"{best.mesh} fits, but the trainer does not run it: {' '.join(reasons)} "
+        "--any-layout plans it."
+    )
 
 
 def _contradictions(system: System, fixed: Fixed) -> Iterator[str]:
@@ -101,15 +118,12 @@ def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[i
 
 def _nearby_machine(model: ModelConfig, system: System, job: Train) -> list[str]:
     """The machine of the same chip, nearest in size, that has a legal mesh; empty without one."""
-    legal = []
-    for machine in nearby(system):
+    for machine in sorted(nearby(system), key=lambda near: abs(near.n_chips - system.n_chips)):
         meshes = legal_meshes(model, machine, job, {})
-        if any(worth_sharding(job.seq, mesh.context) for mesh in meshes):
-            legal.append(machine)
-    if not legal:
-        return []
-    nearest = min(legal, key=lambda machine: abs(machine.n_chips - system.n_chips))
-    return [f"{nearest.name} ({nearest.n_chips:,} chips)"]
+        is_legal = any(worth_sharding(job.seq, mesh.context) for mesh in meshes)
+        if is_legal and rank.has_strategy(model, machine, job):
+            return [f"{machine.name} ({machine.n_chips:,} chips)"]
+    return []
 
 
 def nearby(system: System) -> list[System]:
@@ -124,13 +138,14 @@ def nearby(system: System) -> list[System]:
     machines = []
     for power in range(24):
         n_gpus = 2**power
-        if low <= n_gpus <= high and n_gpus % topology.domain == 0:
+        is_near = low <= n_gpus <= high and n_gpus != topology.n_gpus
+        if is_near and n_gpus % topology.domain == 0:
             machines.append(system.resized(dataclasses.replace(topology, n_gpus=n_gpus)))
     return machines
 
 
 def does_not_fit(
-    model: ModelConfig, system: System, job: Train, candidates: list[Candidate]
+    model: ModelConfig, system: System, job: Train, fixed: Fixed, candidates: list[Candidate]
 ) -> DoesNotFit:
     """Make the error that no candidate fits in memory: the least that is needed, and what helps."""
     smallest = min(candidates, key=lambda candidate: float(candidate.memory.total))
@@ -155,6 +170,7 @@ def does_not_fit(
         f"least{margin}, {units.show_gib(memory.capacity)} is there{factor}.",
         f"That is {smallest.mesh}, remat {smallest.layout.policy}: {listed}.",
     ]
+    problems += _any_layout(model, system, job, fixed)
     if float(memory.activations + memory.other) > memory.capacity / 2:
         problems.append(
             "A shard already takes one sequence at a time: shorter sequences, or more chips to "

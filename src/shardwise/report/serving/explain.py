@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.plan.schema.serving import Prefill
 from shardwise.plan.serving.changes import Change
 from shardwise.plan.serving.explain import AtBatch, ServingExplanation, ServingWhatIf
 from shardwise.report.serving.changes import difference_text, engine_text
@@ -23,6 +24,7 @@ SIDES = {
 }
 SHORT_SIDES = SIDES | {"kv": "KV", "software": "kernels"}
 SMALL_SIDE = 0.01  # of a decode step; shorter parts are left out of the headline
+SHOWN_PARTS = 3  # of a prefill pass, the longest
 # Constraint of a reason that is shown among the thresholds -> its label.
 THRESHOLD_REASONS = {"tensor": "links", "gathered": "FSDP"}
 
@@ -141,11 +143,18 @@ def _thresholds(explanation: ServingExplanation) -> Iterator[tuple[str, str]]:
     for reason in explanation.why:
         if reason.constraint in THRESHOLD_REASONS:
             yield THRESHOLD_REASONS[reason.constraint], reason_text(reason)
-    prefill = explanation.prefill
+    yield "prefill", _prefill(explanation.prefill)
+
+
+def _prefill(prefill: Prefill) -> str:
+    """The time of a prefill pass and what it consists of, and the prefill engines that it needs."""
+    pass_s = prefill.step_s.expected
     at_mfu = prefill.at_mfu
+    longest = sorted(prefill.parts, key=lambda part: -prefill.parts[part])[:SHOWN_PARTS]
+    shares = [f"{part} {percent(prefill.parts[part] / pass_s)}" for part in longest]
     text = (
-        f"{duration(prefill.step_s.expected)} a prompt, {duration(at_mfu.step_s)} at "
-        f"{percent(at_mfu.mfu)} MFU"
+        f"{duration(pass_s)} a pass, MFU {percent(prefill.mfu)}, bound by {SIDES[prefill.bound]} "
+        f"({', '.join(shares)}); {duration(at_mfu.step_s)} at {percent(at_mfu.mfu)} MFU"
     )
     if prefill.servers and at_mfu.servers:
         text += (
@@ -154,7 +163,7 @@ def _thresholds(explanation: ServingExplanation) -> Iterator[tuple[str, str]]:
         )
     else:
         text += "; pass --prompt and --output for the number of prefill engines"
-    yield "prefill", f"{text}."
+    return f"{text}."
 
 
 def _kv_threshold(explanation: ServingExplanation) -> str:

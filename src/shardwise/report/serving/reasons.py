@@ -94,13 +94,15 @@ def point_text(point: ServingPoint) -> str:
 
 def rule_text(rule: Rule) -> str:
     """The rule that chose a deployment: `fewest chips that serve 20/s with p99 TTFT ≤ 1 s`."""
+    machines = " on any number of chips" if rule.any_machine else ""
     if rule.aim == "knee":
         return (
-            "knee of throughput and speed, as no engine generates a token in "
+            f"knee of throughput and speed{machines}, as no engine generates a token in "
             f"{duration(rule.tpot_s or 0.0)}"
         )
     if rule.aim == "cheapest":
-        return f"cheapest token with TPOT ≤ {duration(rule.tpot_s or 0.0)}, as no bound is given"
+        tpot = duration(rule.tpot_s or 0.0)
+        return f"cheapest token{machines} with TPOT ≤ {tpot}, as no bound is given"
     text = "fewest chips"
     if rule.aim == "throughput":
         text = "highest tokens/s/chip"

@@ -8,7 +8,7 @@ from shardwise import units
 from shardwise.plan import Plan
 from shardwise.report import tables
 from shardwise.report.style import Block, bar, strong, table
-from shardwise.report.words import duration
+from shardwise.report.words import duration, signed_percent
 
 
 def details(plan: Plan) -> Iterator[Block]:
@@ -17,6 +17,11 @@ def details(plan: Plan) -> Iterator[Block]:
     yield ""
     yield strong(f"Placement on {plan.hardware.topology}, {plan.hardware.name}")
     yield tables.placement(plan.strategy.placement)
+    other = plan.strategy.next_placement
+    if other:
+        change = signed_percent(other.step_s / plan.step.expected - 1)
+        yield f"The next best placement takes {duration(other.step_s)} ({change}):"
+        yield tables.placement(other.placement)
     yield ""
     yield strong("Sharding: array dims -> mesh axes")
     yield tables.sharding_rules(plan.strategy.rules)

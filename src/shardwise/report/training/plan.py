@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
-from shardwise.plan.schema.training_reasons import TensorSplit
+from shardwise.plan.schema.training_reasons import (
+    Bubble,
+    MemoryRoom,
+    NotTrained,
+    TensorSplit,
+    TokensPerChip,
+)
+from shardwise.plan.training.limit_text import limit_name
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
 from shardwise.report.training.reasons import loss_text, reason_text
@@ -26,7 +33,8 @@ from shardwise.workload import OPTIMIZER_MOMENTS
 MAX_ALTERNATIVES = 1
 LOSES_UPDATES = "Without an fp32 copy, most updates of 16-bit weights are rounded away."
 # Limits of the screen without -v:
-MAX_REASONS = 4  # with more reasons, the book's threshold of tokens per chip is left out
+MAX_REASONS = 4  # with more reasons, some are left out
+SMALL_BUBBLE = 0.005  # of the step
 SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
 SMALL_HBM = 0.1  # of T_math; T_hbm has no bar if HBM adds less time than that to the arithmetic
 
@@ -44,6 +52,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield labelled(
         [
             *_excess(plan),
+            *_not_trained(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", _alternatives(plan)),
@@ -65,9 +74,12 @@ def headline(plan: Plan) -> str:
     refusal = ""
     if memory_ratio > 1:
         refusal = f"Does not fit: ×{memory_ratio:.2f} of the memory. "
+    split = f"One chip{strategy_text(plan)}"
+    if plan.hardware.n_chips > 1:
+        mesh = mesh_text(plan.strategy.mesh)
+        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}"
     return (
-        f"{refusal}{bound_name(plan.estimate.bound)}-bound. "
-        f"{mesh_text(plan.strategy.mesh)}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}. "
+        f"{refusal}{bound_name(plan.estimate.bound)}-bound. {split}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
     )
@@ -217,16 +229,26 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
 def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
     """By how much a plan that does not fit exceeds the memory, and which parts take it."""
     memory = plan.memory
-    excess = memory.total + memory.margin - memory.capacity
-    if excess <= 0:
+    if memory.left >= 0:
         return
     parts = ", ".join(f"{part} {units.show_gib(n)}" for part, n in memory.largest_parts.items())
     yield (
         "over",
-        f"by {units.show_gib(excess)}: {units.show_gib(memory.total)} and "
+        f"by {units.show_gib(-memory.left)}: {units.show_gib(memory.total)} and "
         f"{units.show_gib(memory.margin)} kept free, {units.show_gib(memory.capacity)} is there. "
         f"It takes {parts}.",
     )
+
+
+def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What the trainer does not run of the plan, and why it is planned all the same."""
+    names = [limit_name(reason.limit) for reason in plan.why if isinstance(reason, NotTrained)]
+    if not names:
+        return
+    cause = "no plan that it runs has the given choices"
+    if plan.strategy.any_layout:
+        cause = "--any-layout admits it"
+    yield "train", f"The trainer does not run {listed(names)}; {cause}."
 
 
 def _state(plan: Plan) -> str:
@@ -253,14 +275,18 @@ def _state(plan: Plan) -> str:
 
 
 def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
-    """The reasons of the plan as sentences, except its memory, which has a bar.
+    """The reasons of the plan as sentences, except those that have a bar or a line of their own.
 
-    Among many reasons the book's threshold of tokens per chip is left out.
+    Among many reasons the book's threshold of tokens per chip and a small bubble are left out.
     """
-    reasons = [reason for reason in plan.why if reason.constraint != "memory"]
-    crowded = len(reasons) > MAX_REASONS and not verbose
+    if verbose:
+        yield from (reason_text(why) for why in plan.why if not isinstance(why, MemoryRoom))
+        return
+    reasons = [why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained)]
+    crowded = len(reasons) > MAX_REASONS
     for reason in reasons:
-        if not (crowded and reason.constraint == "tokens_per_chip"):
+        is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE
+        if not (crowded and (is_small or isinstance(reason, TokensPerChip))):
             yield reason_text(reason)
 
 

@@ -12,12 +12,14 @@ from shardwise.plan.schema.training_reasons import (
     KvHeads,
     MaxSeq,
     MemoryRoom,
+    NotTrained,
     Overlap,
     Padding,
     TensorSplit,
     TokensPerChip,
     TokensPerSlice,
 )
+from shardwise.plan.training.limit_text import limit_text
 from shardwise.report.words import counted, duration, listed, mesh_text, percent
 
 # Part of a step on the chip -> its name in a sentence. Collectives have the names of mesh roles.
@@ -61,6 +63,8 @@ def reason_text(reason: Reason) -> str:
             )
         case MemoryRoom():
             return _memory(reason)
+        case NotTrained():
+            return f"The trainer does not run this: {limit_text(reason.limit)}"
     raise TypeError(f"no sentence for {type(reason).__name__}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import NotDivisible
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
-from shardwise.search.model_sizes import kv_heads_divide, tensor_widths
+from shardwise.search.training.runtime_limits import device_counts, devices_per_chip
 from shardwise.strategy.layout import Layout
 
 
@@ -30,13 +30,6 @@ class DeviceLayout:
     devices_per_chip: int = 1
 
 
-def devices_per_chip(system: System) -> int:
-    """Number of devices that JAX shows for one chip."""
-    if not system.chip.ici:
-        return 1
-    return system.chip.n_devices or 1
-
-
 def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceLayout:
     """Convert the layout of a plan from chips to devices.
 
@@ -48,7 +41,7 @@ def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceL
     Raises:
         NotDivisible: neither the sequences nor the heads of a chip divide by its devices.
     """
-    n = devices_per_chip(system)
+    n = devices_per_chip(system.chip)
     if n == 1:
         return DeviceLayout(layout=layout)
     split_layout = _split_batch(layout, n)
@@ -56,9 +49,7 @@ def device_layout(layout: Layout, model: ModelConfig, system: System) -> DeviceL
         n_shards = layout.mesh.fsdp * layout.mesh.context * n
         role = "fsdp" if layout.mesh.fsdp > 1 and model.d_model % n_shards == 0 else "data"
         return DeviceLayout(layout=_multiply(split_layout, role, n), role=role, devices_per_chip=n)
-    tensor = layout.mesh.tensor * n
-    divides = all(width % tensor == 0 for width in tensor_widths(model).values())
-    if not divides or not kv_heads_divide(model, tensor):
+    if not device_counts(model, layout, system.chip).divide:
         raise NotDivisible(
             f"{system.chip.name} has {n} devices per chip, but neither the {layout.micro_batch} x "
             f"{layout.n_microbatches} sequences of a chip nor its 1/{layout.mesh.tensor} of the "

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.models import Attention, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.strategy.layout import Form
 
 
@@ -59,11 +59,6 @@ def context_order(config: ModelConfig, form: Form, n: int, seq: int) -> ContextO
 
     Chunks are paired if a causal mask makes the chips' work uneven and 2 n divides `seq`.
     """
-    uneven = any(a.causal and not is_local(a, seq) for a, _ in config.attentions)
+    uneven = any(a.causal and not a.is_local(seq) for a, _ in config.attentions)
     paired = n > 1 and form.context_kind != "ulysses" and uneven and seq % (2 * n) == 0
     return ContextOrder(n=n, paired=paired)
-
-
-def is_local(attention: Attention, seq: int) -> bool:
-    """Whether an attention has a window or chunks shorter than the sequence of `seq` tokens."""
-    return attention.window is not None and attention.window < seq

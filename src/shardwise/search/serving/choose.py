@@ -36,6 +36,7 @@ class Rule:
         tpot_s: bound on the time per output token, or None.
         percentile: share of the requests that must meet the bounds; None if the bounds apply to
             the means.
+        any_machine: whether the search chose the machine, and with it the number of chips.
     """
 
     aim: Aim
@@ -43,6 +44,7 @@ class Rule:
     ttft_s: float | None = None
     tpot_s: float | None = None
     percentile: float | None = None
+    any_machine: bool = False
 
 
 def per_chip(points: Points, job: Serve) -> Num:
@@ -92,7 +94,13 @@ def ordered(
     legal = points.take(rows)
     throughput = _rounded(per_chip(legal, job))
     tpot = _rounded(legal.tpot_s)
-    rule = Rule(aim="chips", rate=job.rate, ttft_s=job.ttft_s, tpot_s=job.tpot_s)
+    rule = Rule(
+        aim="chips",
+        rate=job.rate,
+        ttft_s=job.ttft_s,
+        tpot_s=job.tpot_s,
+        any_machine=not machine_is_given,
+    )
     if job.rate:
         order = np.lexsort((legal.ttft_s, tpot, legal.chips))
         return rows[order], rule
@@ -107,7 +115,7 @@ def ordered(
     value: Num = np.where(is_slow, _rounded(throughput / tpot), throughput)
     order = np.lexsort((legal.ttft_s, legal.chips, tpot, -value, is_slow))
     aim: Aim = "knee" if is_slow.all() else "cheapest"
-    return rows[order], Rule(aim=aim, tpot_s=USUAL_TPOT_S)
+    return rows[order], replace(rule, aim=aim, tpot_s=USUAL_TPOT_S)
 
 
 def front(points: Points, job: Serve) -> Num:

@@ -22,19 +22,21 @@ from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
-from shardwise.search.given import Choices
+from shardwise.search.given import Fixed
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
 from shardwise.search.training.forms import (
     MAX_CHUNKS,
     Group,
+    WithoutRemat,
     forms_below_1f1b,
     least_memory_form,
+    without_remat,
 )
-from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
+from shardwise.search.training.legal import is_legal
+from shardwise.search.training.runtime_limits import is_run
 from shardwise.strategy.layout import Form, Layout, Layouts
-from shardwise.strategy.schedules import chunked, find
-from shardwise.strategy.stages import fills_stages
+from shardwise.strategy.schedules import chunked
 from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
@@ -44,7 +46,6 @@ BATCH_CELLS = 1 << 12  # number of cells evaluated together
 FIRST_BATCH_CELLS = 1 << 9
 
 ProgramKey = tuple[str, str, int | None]  # context kind, remat, expert_tensor
-LegalKey = tuple[str, str, int | None]  # schedule, context kind, expert_tensor
 
 
 class Block:
@@ -66,7 +67,7 @@ class Block:
         group: Group,
         cells: Cells,
         rates: Rates,
-        fixed: Choices,
+        fixed: Fixed,
         chunks: Num = 1,
     ) -> None:
         import numpy as np
@@ -86,9 +87,20 @@ class Block:
         self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, LocalShapes]] = {}
         self._same_compute: dict[tuple[str, int | None], MicrobatchTime] = {}
         self._same_matmuls: dict[int | None, MicrobatchTime] = {}
-        self._legal: dict[LegalKey, Num] = {}
-        self._settled: dict[tuple[object, ...], list[tuple[frozenset[str], Num]]] = {}
+        self._legal: dict[WithoutRemat, Num] = {}
+        self._settled: dict[WithoutRemat, list[tuple[frozenset[str], Num]]] = {}
         self._slowest: Num = np.inf
+
+    def rows_to_search(self) -> Num:
+        """Indices of the cells to search: those that the runtime runs under any form, or all."""
+        import numpy as np
+
+        if self.fixed.any_layout:
+            return np.arange(len(self.cells))
+        for form in self.group.forms(self.config, self.job, self.fixed):
+            layouts = self._layouts(_least_demanding(form))
+            return is_run(self.config, self.job, layouts, self.rates.chip).nonzero()[0]
+        return np.arange(0)
 
     def bound(self) -> tuple[Num, Num]:
         """(whether it fits under no form, lower bound of its step seconds), for each cell.
@@ -137,17 +149,16 @@ class Block:
         """
         import numpy as np
 
-        forms_by_key: dict[LegalKey, list[Form]] = {}
+        forms_by_key: dict[WithoutRemat, list[Form]] = {}
         for form in self.group.forms(self.config, self.job, self.fixed):
             if not chunked(form.schedule):
-                key = (form.schedule, form.context_kind, form.expert_tensor)
-                forms_by_key.setdefault(key, []).append(form)
+                forms_by_key.setdefault(without_remat(form), []).append(form)
         most = -np.inf
         for form in map(least_memory_form, forms_by_key.values()):
             layouts = self._layouts(form)
             program, _, shapes = self._microbatch(self._priced(layouts))
             memory = self._memory(layouts, program, shapes)
-            legal = self._is_legal(form, layouts)
+            legal = self._is_legal(layouts)
             most = max(most, float(np.where(legal, memory.left, -np.inf).max()))
         return most
 
@@ -194,10 +205,9 @@ class Block:
         """Evaluate forms on the cells of this block, wherever they are legal."""
         self._slowest = best.slowest(self.cells)
         for form in forms:
-            # Legality does not depend on ZeRO and remat.
-            key = (form.schedule, form.context_kind, form.expert_tensor)
+            key = without_remat(form)
             if key not in self._legal:
-                self._legal[key] = self._is_legal(form, self._layouts(form, self.chunks))
+                self._legal[key] = self._is_legal(self._layouts(form, self.chunks))
             legal = self._legal[key] & ~self._is_settled(form, best)
             if legal.any():
                 self._evaluate(self._layouts(form, self.chunks), legal, best)
@@ -220,11 +230,10 @@ class Block:
         counts = list(range(2, min(MAX_CHUNKS, self.config.n_layers // 2) + 1))
         if "virtual" in self.fixed:
             counts = [count for count in counts if count == self.fixed["virtual"]]
-        least_demanding = replace(form, context_kind="gather", expert_tensor=None)
+        least_demanding = _least_demanding(form)
         rows = []
         for count in counts:
-            legal = self._is_legal(least_demanding, self._layouts(least_demanding, count))
-            rows.append(legal.nonzero()[0])
+            rows.append(self._is_legal(self._layouts(least_demanding, count)).nonzero()[0])
         n_rows = [len(row) for row in rows]
         return np.concatenate([[], *rows]).astype(int), np.repeat(counts, n_rows)
 
@@ -261,19 +270,12 @@ class Block:
             virtual=virtual,
         )
 
-    def _is_legal(self, form: Form, layouts: Layouts) -> Num:
-        """Whether the form is legal for each cell."""
-        sizes = layouts.sizes
-        legal = context_fits(self.config, form, sizes)
-        legal = legal & chunks_fit(layouts, self.job.seq)
-        if form.expert_tensor:
-            legal = legal & (sizes["tensor"] > 1) & experts_fit(self.config, form, sizes)
-        if not form.is_pipelined:
+    def _is_legal(self, layouts: Layouts) -> Num:
+        """Whether each layout is legal, and one of those that the user admits."""
+        legal = is_legal(self.config, self.job, layouts)
+        if self.fixed.any_layout:
             return legal
-        schedule = find(form.schedule)
-        chunks = schedule.chunks or layouts.virtual
-        even = fills_stages(self.config.n_layers, schedule.parts(sizes["pipe"], chunks))
-        return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
+        return legal & is_run(self.config, self.job, layouts, self.rates.chip)
 
     def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:
         """(program, time, local shapes) of one microbatch, cached for forms that share them."""
@@ -326,7 +328,7 @@ class Block:
         settled = np.zeros(len(self.cells), bool)
         if best.keeps_all:
             return settled
-        for less, settled_with_less in self._settled.get(_without_remat(form), ()):
+        for less, settled_with_less in self._settled.get(without_remat(form), ()):
             if form.full_remat or less < frozenset(form.recomputed):
                 settled = settled | settled_with_less
         return settled
@@ -351,7 +353,7 @@ class Block:
         best.n_fitting += int(fitting.sum())
         best.add_to_front(self, time.step_s, memory.total, fitting.nonzero()[0])
         settled = memory.fits | (time.step_s >= self._slowest)
-        self._settled.setdefault(_without_remat(layouts), []).append(
+        self._settled.setdefault(without_remat(layouts), []).append(
             (frozenset(layouts.recomputed), settled)
         )
         best_too_large, best_value = self.score
@@ -388,6 +390,6 @@ class Block:
         )
 
 
-def _without_remat(form: Form) -> tuple[object, ...]:
-    """What tells apart the forms of a search, except their remat policy."""
-    return (form.context_kind, form.expert_tensor, form.zero, form.schedule)
+def _least_demanding(form: Form) -> Form:
+    """The form that is legal wherever another one of its schedule is."""
+    return replace(form, context_kind="gather", expert_tensor=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import BadShape
@@ -23,6 +23,8 @@ from shardwise.workload import Train
 # Most chunks of layers on a stage of an interleaved schedule; with more, sends between stages cost
 # more time than the smaller bubble saves.
 MAX_CHUNKS = 16
+
+WithoutRemat = tuple[str, int | None, int, str]  # see `without_remat`
 
 # Settings with numbers that a user may fix, other than the sizes of mesh roles.
 NUMBERS = ("micro_batch", "n_microbatches", "virtual", "zero", "expert_tensor", "loss_chunks")
@@ -101,6 +103,11 @@ class Group:
             )
 
 
+def without_remat(form: Form) -> WithoutRemat:
+    """The choices of a form that tell it apart from others, except its remat policy."""
+    return (form.context_kind, form.expert_tensor, form.zero, form.schedule)
+
+
 def least_memory_form(forms: Sequence[Form]) -> Form:
     """The form that needs the least memory, of forms that differ only in remat and ZeRO stage."""
     return ([form for form in forms if form.full_remat] or forms)[-1]
@@ -123,7 +130,9 @@ def policies(job: Train) -> tuple[str, ...]:
     return (job.remat,)
 
 
-def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = None) -> Fixed:
+def read_fixed(
+    chosen: Choices | None, max_sizes: Mapping[str, int] | None = None, *, any_layout: bool = False
+) -> Fixed:
     """Check the settings that the user fixed for a training search.
 
     Raises:
@@ -133,4 +142,4 @@ def read_fixed(chosen: Choices | None, max_sizes: Mapping[str, int] | None = Non
     fixed = check_fixed(chosen, max_sizes, words(), NUMBERS)
     if fixed.get("zero", 0) not in range(4):
         raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
-    return fixed
+    return replace(fixed, any_layout=any_layout)

@@ -184,10 +184,7 @@ def context_fits(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> N
         return fits
     for attention, _ in config.attentions:
         fits = fits & (attention.n_heads % shards == 0)
-        if not attention.mla:
-            kv_heads = attention.n_kv_heads
-            fits = fits & ((kv_heads % shards == 0) | (shards % kv_heads == 0))
-    return fits
+    return fits & kv_heads_divide(config, shards)
 
 
 def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Num:
@@ -203,6 +200,20 @@ def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Nu
 def chunks_fit(layout: Layout | Layouts, seq: int) -> Num:
     """Whether all chunks of the loss have the same number of tokens."""
     return layout.micro_batch * seq // layout.sizes["context"] % layout.loss_chunks == 0
+
+
+def is_legal(config: ModelConfig, job: Train, layouts: Layouts) -> Num:
+    """Whether each of the layouts, whose meshes are legal, has none of `layout_problems`."""
+    sizes = layouts.sizes
+    legal = context_fits(config, layouts, sizes) & chunks_fit(layouts, job.seq)
+    if layouts.expert_tensor:
+        legal = legal & (sizes["tensor"] > 1) & experts_fit(config, layouts, sizes)
+    if not layouts.is_pipelined:
+        return legal
+    schedule = find(layouts.schedule)
+    chunks = schedule.chunks or layouts.virtual
+    even = fills_stages(config.n_layers, schedule.parts(sizes["pipe"], chunks))
+    return legal & even & schedule.legal(sizes["pipe"], layouts.n_microbatches, chunks)
 
 
 def chunk_problems(layout: Layout, seq: int) -> list[str]:

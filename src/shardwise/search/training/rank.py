@@ -151,7 +151,8 @@ def rank(
     Cells (mesh, placement, microbatch size) are evaluated in the order of a lower bound of their
     step time. Cells whose bound is worse than the best strategies so far are skipped. If nothing
     fits and the user did not fix the number of loss chunks, the search is repeated with each of
-    `LOSS_CHUNKS` until a strategy fits.
+    `LOSS_CHUNKS` until a strategy fits. If the runtime runs no strategy with the settings that the
+    user fixed, all strategies with these settings are searched.
 
     Args:
         cal: the rates that the chip is expected to reach.
@@ -167,7 +168,13 @@ def rank(
         NoStrategy: no strategy is legal.
     """
     problem = (config, system, job, cal)
-    ranking = _rank(*problem, fixed, keep, exhaustive, front)
+    try:
+        ranking = _rank(*problem, fixed, keep, exhaustive, front)
+    except NoStrategy:
+        if fixed.any_layout or not fixed:
+            raise
+        fixed = replace(fixed, any_layout=True)
+        ranking = _rank(*problem, fixed, keep, exhaustive, front)
     if "loss_chunks" not in fixed:
         for n_chunks in LOSS_CHUNKS:
             if ranking.candidates[0].fits:
@@ -178,6 +185,28 @@ def rank(
                 if chunked_ranking.candidates[0].fits:
                     ranking = chunked_ranking
     return replace(ranking, candidates=[*ranking.candidates], front=[*ranking.front])
+
+
+def best_of_any_layout(
+    config: ModelConfig, system: System, job: Train, fixed: Fixed
+) -> Candidate | None:
+    """The best strategy at peak rates, run by the runtime or not; None if none is legal or fits."""
+    free = replace(fixed, any_layout=True)
+    try:
+        if not _may_fit(_blocks(config, system, job, PEAK, free)):
+            return None
+        best = rank(config, system, job, PEAK, free, keep=1).candidates[0]
+    except NoStrategy:
+        return None
+    return best if best.fits else None
+
+
+def has_strategy(config: ModelConfig, system: System, job: Train) -> bool:
+    """Whether a search on the machine finds a strategy, which need not fit in memory."""
+    try:
+        return any(True for _ in _blocks(config, system, job, PEAK, NOTHING_FIXED))
+    except NoStrategy:
+        return False
 
 
 def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
@@ -192,7 +221,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
             blocks = list(_blocks(config, system, job, PEAK, fixed))
         except NoStrategy:
             return -math.inf
-        most = max(most, *(block.most_left_bytes() for block in blocks))
+        most = max([most, *(block.most_left_bytes() for block in blocks)])
         if most >= 0:
             break
     return most
@@ -268,4 +297,9 @@ def _blocks(
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     for group, group_cells in groups(all_cells, job.seq):
-        yield Block(config, job, group, group_cells, rates, fixed)
+        block = Block(config, job, group, group_cells, rates, fixed)
+        rows = block.rows_to_search()
+        if len(rows) == len(group_cells):
+            yield block
+        elif len(rows):
+            yield block.take(rows)

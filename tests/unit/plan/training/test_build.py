@@ -10,8 +10,11 @@ from shardwise.estimate.calibration import calibration
 from shardwise.plan import Plan
 from shardwise.plan.machine import topology_text
 from shardwise.plan.schema.training_reasons import Bubble, Communication, TensorSplit, TokensPerChip
+from shardwise.plan.training.rebuild import rebuild
 from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import listed
+from shardwise.search.training import rank
+from shardwise.strategy.mesh import place
 from shardwise.vocabulary import REMAT_POLICIES
 
 ROLES = ("tensor", "context", "expert", "fsdp", "data", "pipe", "host")
@@ -243,6 +246,24 @@ def test_every_reason_is_a_sentence(plan: Plan) -> None:
     for reason in plan.why:
         assert reason_text(reason).endswith(".")
         assert 0 < reason.margin < float("inf")
+
+
+def test_the_next_best_placement_is_slower_than_the_plan() -> None:
+    job = sw.Train(batch=1120, seq=4096)
+    plan = sw.plan(sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), job)
+    other = plan.strategy.next_placement
+    assert other is not None
+    assert other.placement.keys() == plan.strategy.placement.keys()
+    case = rebuild(plan)
+    times = []
+    for placement in place(case.system, case.layout.sizes, best=True):
+        step = rank.evaluate(case.model, case.system, job, case.layout, case.cal, placement)
+        times.append(float(step.time.step_s))
+    slower = [seconds for seconds in times if seconds > plan.step.expected * (1 + 1e-6)]
+    assert other.step_s == min(slower)
+    assert min(times) == plan.step.expected
+    gpus = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:16"), sw.Train(batch=64, seq=4096))
+    assert gpus.strategy.next_placement is None  # a switch has one way to connect them
 
 
 def test_search_gives_the_best_first() -> None:

@@ -25,5 +25,5 @@ def refusals(folder: Path, seq: int) -> list[str]:
 def test_sequences_end_where_learned_positions_do(tmp_path: Path) -> None:
     assert refusals(tmp_path, 64) == []
     (said,) = refusals(tmp_path, 65)
-    assert said.startswith("65 tokens a sequence: gpt2 has 64 learned positions")
+    assert said.startswith("65 tokens a sequence: the model has 64 learned positions")
     assert "--batch Nx64" in said

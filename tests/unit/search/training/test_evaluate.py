@@ -10,6 +10,7 @@ from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import parse_system
 from shardwise.models import load
+from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.training import rank
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
@@ -45,7 +46,8 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
     every = cells(config, system, job, given, {})
     assert every is not None
-    return [Block(config, job, g, some, rates, fixed) for g, some in groups(every, job.seq)]
+    admitted = fixed_of(fixed, any_layout=True)
+    return [Block(config, job, g, some, rates, admitted) for g, some in groups(every, job.seq)]
 
 
 def scores(block: Block) -> list[tuple[float, float, int]]:
@@ -130,6 +132,6 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     for _ in range(2):
         best = Best(3, None)
         for group, some in groups(every.take(rng.permutation(len(every))), job.seq):
-            Block(config, job, group, some, rates, {}).run(best)
+            Block(config, job, group, some, rates, NOTHING_FIXED).run(best)
         found.append(sorted(best.step_s.values()))
     assert found[0] == pytest.approx(found[1], rel=1e-12)

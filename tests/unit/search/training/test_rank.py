@@ -22,6 +22,7 @@ from shardwise.search.given import fixed_of
 from shardwise.search.training import rank as train
 from shardwise.search.training.best import MAX_SLOWDOWN
 from shardwise.search.training.rank import Candidate, Ranking
+from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.layout import Layout, table
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.vocabulary import REMAT_POLICIES
@@ -43,8 +44,10 @@ CASES = [
 
 
 def rank(name: str, machine: str, job: Train, **given: Any) -> Ranking:
+    """The ranking of any layout, unless `any_layout` says otherwise."""
     system = parse_system(machine)
-    fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}))
+    any_layout = given.pop("any_layout", True)
+    fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}), any_layout=any_layout)
     return train.rank(load(name), system, job, calibration(system.chip.name), fixed, **given)
 
 
@@ -89,6 +92,13 @@ def test_the_best_are_the_best_of_all(name: str, machine: str, job: Train) -> No
         assert other.time.step_s > one.time.step_s * (1 - 1e-9)
         assert other.memory.total < one.memory.total
     assert [c.layout for c in every if c.fits and not any(beats(f, c) for f in front)] == []
+    config, chip = load(name), parse_system(machine).chip
+    run = [c for c in every if not limits(config, job, c.layout, chip)]
+    assert (len(run) < len(every)) == (name == MLA or job.reduce == "int8")
+    times = sorted(fastest(run, mesh_of).values())[:4]
+    found = rank(name, machine, job, any_layout=False, keep=4).candidates
+    assert [c.time.step_s for c in found if c.fits][:4] == near(times)
+    assert [limits(config, job, c.layout, chip) for c in found] == [[]] * len(found)
 
 
 def mesh_of(one: Candidate) -> Mesh:
@@ -178,7 +188,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
     assert best.layout.n_microbatches > 1
     for n in range(1, best.layout.n_microbatches):
         if 8 % n == 0:
-            given = fixed_of({**fixed, "n_microbatches": n})
+            given = fixed_of({**fixed, "n_microbatches": n}, any_layout=True)
             less = train.rank(config, system, job, calibration("v5e"), given).candidates[0]
             assert less.layout.n_microbatches == n
             assert not less.fits

@@ -70,6 +70,6 @@ def run(
     jobs = inputs.read(read_jobs, requests, dtypes, kv_dtype, compute, chip)
     fixed = inputs.read(parse_engine, mesh, fix)
     inputs.done()
-    with progress(f"searching engines of {hardware}"):
+    with progress(f"searching engines of {hardware}", quiet=json):
         best_plan = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
     return explain(best_plan, factors, verbose=verbose, as_json=json)

@@ -96,7 +96,7 @@ def run(
     plan_count = inputs.read(parse_top, top)
     inputs.optional(parse_output_file, file)
     inputs.done()
-    with progress(f"searching engines of {hardware}"):
+    with progress(f"searching engines of {hardware}", quiet=json):
         plans = build.search(
             config,
             machine,

@@ -103,7 +103,7 @@ def run(
     inputs.optional(parse_word, file, "format", FORMATS)
     inputs.done()
     quantity_options = {name: values for name, values in quantities.items() if values}
-    with counting("deployments") as progress:
+    with counting("deployments", quiet=json) as progress:
         result = sweep.sweep(
             config,
             machines,

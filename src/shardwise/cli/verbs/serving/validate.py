@@ -39,7 +39,7 @@ def answer(data: str, source: str, worst: int, every: bool, as_json: bool) -> An
         every: also count doubtful and repeated rows.
     """
     runs = from_source(load_serving(data or None), source)
-    with progress(f"predicting {len(runs):,} runs"):
+    with progress(f"predicting {len(runs):,} runs", quiet=as_json):
         validation = validate_serving(runs, predict.predict, every)
     if validation is None:
         raise nothing_predicted(run for run in runs if isinstance(run, SkippedRecord))

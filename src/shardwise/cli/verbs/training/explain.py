@@ -43,7 +43,7 @@ def run(
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     inputs.done()
-    with progress(f"searching splits of {system.n_chips:,} chips"):
+    with progress(f"searching splits of {system.n_chips:,} chips", quiet=json):
         if whole_strategy:
             sizes, other_settings = split_settings(whole_strategy)
             best_plan = sw.evaluate(config, system, job, sizes, other_settings, peak=peak)

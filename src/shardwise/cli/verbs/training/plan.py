@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import shardwise as sw
 from shardwise import units
@@ -43,6 +43,7 @@ def run(
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
     most: options.SizeLimits = "",
+    any_layout: options.AnyLayout = False,
     remat: options.RematPolicy = "auto",
     overlap: options.ChosenOverlap = "",
     offload: options.OffloadedState = "",
@@ -66,6 +67,8 @@ def run(
     check_workload(inputs, train, serve)
     if mesh and (fix or most):
         inputs.refuse("--mesh gives the whole split, --fix and --max a part of it. Use one.")
+    if mesh and any_layout:
+        inputs.refuse("--mesh gives the split, --any-layout searches for one. Use one.")
     config = inputs.read(sw.model, model)
     system = inputs.read(sw.hardware, hardware)
     job = inputs.read(
@@ -92,24 +95,25 @@ def run(
     if restart and not mtbf:
         inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
     inputs.done()
+    search_options: dict[str, Any] = {"most": limits, "any_layout": any_layout, "peak": peak}
     if pareto:
         from shardwise.plan.training.pareto import chips_front, memory_front
         from shardwise.report.training import pareto as front_report
 
         searches = {"memory": memory_front, "chips": chips_front}
-        with progress(f"searching every split of {system.n_chips:,} chips"):
-            front = searches[pareto](config, system, job, fixed, most=limits, peak=peak)
+        with progress(f"searching every split of {system.n_chips:,} chips", quiet=json):
+            front = searches[pareto](config, system, job, fixed, **search_options)
         return Answer(
             document=lambda: front,
             blocks=front_report.blocks(front, verbose=verbose),
             as_json=json,
         )
-    with progress(f"searching splits of {system.n_chips:,} chips"):
+    with progress(f"searching splits of {system.n_chips:,} chips", quiet=json):
         if whole_strategy:
             sizes, other_settings = split_settings(whole_strategy)
             plans = [sw.evaluate(config, system, job, sizes, other_settings, peak=peak)]
         else:
-            plans = sw.search(config, system, job, fixed, plan_count, most=limits, peak=peak)
+            plans = sw.search(config, system, job, fixed, plan_count, **search_options)
     if chip_mtbf_s:
         from shardwise.plan.training.failures import RESTART_S, with_failures
 
@@ -125,12 +129,11 @@ def _answer(plans: list[sw.Plan], file: str, *, verbose: bool, as_json: bool) ->
     blocks = [*report.blocks(best_plan, verbose=verbose, saved=file)]
     if len(plans) > 1:
         blocks = [*blocks, "", report.ranked(plans)]
-    fits = best_plan.memory.total + best_plan.memory.margin <= best_plan.memory.capacity
     return Answer(
         document=lambda: plans_document(plans),
         blocks=blocks,
         as_json=as_json,
-        exit_code=0 if fits else NoPlan.exit_code,
+        exit_code=0 if best_plan.memory.left >= 0 else NoPlan.exit_code,
     )
 
 

@@ -100,7 +100,7 @@ def run(
     inputs.optional(parse_word, output, "format", FORMATS)
     inputs.done()
     job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)
-    with counting("plans") as progress:
+    with counting("plans", quiet=json) as progress:
         result = sw.sweep(
             config,
             systems,

@@ -26,7 +26,7 @@ def answer(data: str, source: str, worst: int, as_json: bool) -> Answer:
         worst: number of rows with the largest errors to list.
     """
     runs = from_source(load(data or None), source)
-    with progress(f"predicting {len(runs):,} runs"):
+    with progress(f"predicting {len(runs):,} runs", quiet=as_json):
         validation = validate(runs)
     if validation is None:
         results = [predict(run) if isinstance(run, Run) else run for run in runs]
