@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardwise.errors import BadFile, BadInput, Problems, raise_all
-from shardwise.models import Moe
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.limit_text import limit_text
 from shardwise.plan.training.rebuild import rebuild
@@ -90,14 +89,8 @@ def check_plan(case: Case) -> None:
 
 
 def _check_recipe(case: Case, recipe: Recipe) -> None:
-    if recipe.capacity and not experts(case):
+    if recipe.capacity and not case.model.is_moe:
         raise BadInput(f"capacity applies to experts; {case.model.name} has none.")
-
-
-def experts(case: Case) -> list[Moe]:
-    """Return the mixtures of experts of a plan's model."""
-    blocks = [group.layer.ffn for group in case.model.groups]
-    return [block for block in blocks if isinstance(block, Moe)]
 
 
 def _check_data(plan: Plan | None, data: str) -> None:

@@ -14,7 +14,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
-from shardwise.train.checks import check_inputs, experts
+from shardwise.train.checks import check_inputs
 from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
 from shardwise.train.devices import Rendezvous, devices_for, is_first, join
@@ -187,7 +187,7 @@ def _run(loop: Loop) -> str:
 
 def _note_unbalanced(case: Case, hooks: Hooks) -> None:
     """Tell the user if the model's own training recipe has a load-balancing loss."""
-    coefficient = max((block.routing.aux_loss for block in experts(case)), default=0.0)
+    coefficient = max((block.routing.aux_loss for block, _ in case.model.moes), default=0.0)
     if coefficient:
         hooks.on_note(
             "experts are trained without the load-balancing loss of the model (coefficient "
