@@ -56,6 +56,7 @@ def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> Non
 
 
 @needs_tpu
+@pytest.mark.oracle
 def test_collectives_that_the_compiler_chooses_stand_beside_the_planned() -> None:
     # XLA's partitioner sums gradients of bf16 products in bf16, whatever they are added up in.
     job = sw.Train(batch=8, seq=64, gradients="bf16")
@@ -82,6 +83,7 @@ def test_what_is_not_partitioned_is_refused_in_words() -> None:
         sw.check(plan, cache=False, collectives="gspmd")
 
 
+@pytest.mark.oracle
 def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
     if "gpu" in installed_compilers():
         pytest.skip("the GPU's compiler is installed")
@@ -99,6 +101,7 @@ def test_where_no_compiler_of_the_chip_is_the_cpus_stands_in() -> None:
         assert row.compiled_n == row.planned_n > 0
 
 
+@pytest.mark.oracle
 def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
     if "gpu" in installed_compilers():
         pytest.skip("the GPU's compiler is installed")
@@ -144,6 +147,7 @@ def test_a_file_that_is_no_plan_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 @needs_tpu
+@pytest.mark.oracle
 def test_the_command_says_it_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def planned(n_layers: int, hardware: str, **fixed: int | str) -> sw.Plan:
 
 
 @needs("cpu")
+@pytest.mark.oracle
 def test_two_depths_give_what_the_whole_model_computes_and_sends() -> None:
     plan = planned(5, "mi300x:4", tensor=2, fsdp=2)  # the CPU's compiler stands in
     whole = check_plan(plan, CompileOptions(cache=False))

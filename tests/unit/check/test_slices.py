@@ -19,6 +19,7 @@ def checked(fixed: dict[str, int | str]) -> Verdict:
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_optimizer_state_dealt_out_over_slices() -> None:
     """ZeRO 1 over chips of both slices: sums inside a slice go first, a quarter crosses."""
     found = checked({"data": 8, "zero": 1})

@@ -13,7 +13,6 @@ from tests.unit.runtime.scripts import answer, rows, selected
 
 QUICK = (
     "gather, tensor, fsdp",
-    "ulysses 8, heads copied",
     "two heads, tensor 4, ring",
 )
 

@@ -26,7 +26,7 @@ from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT = 1e-4  # in fp32
 SEQ = 32
-QUICK = ("mixtral: expert 4, zero 2, accumulated", "deepseek: split experts")
+QUICK = ("mixtral: expert 4, zero 2, accumulated",)
 ONE = Layout(mesh=Mesh())
 
 

@@ -17,7 +17,6 @@ EXACT = (
     "tensor 2",
     "tensor 8, copied",
     "tensor 8, batch",
-    "two engines, tensor 4, batch",
     "window, tensor 8, sequence",
 )
 
@@ -36,10 +35,8 @@ NARROW = {
 
 QUICK = {
     "tensor 8, copied",
-    "two engines, tensor 4, batch",
     "window, tensor 8, sequence",
     "int8 on eight",
-    "fp8 weights and cache",
 }
 
 

@@ -78,7 +78,7 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 GAP = 5e-4  # nats, of losses that fall from 4.7 to 4.2
 
 
-@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
+@pytest.mark.parametrize("name", rows(LAYOUTS, []))
 def test_losses_follow_those_of_exact_sums(runs: Any, name: str) -> None:
     losses = runs[name]["losses"]
     assert losses["exact"][-1] < losses["exact"][0] - 0.4
@@ -86,13 +86,13 @@ def test_losses_follow_those_of_exact_sums(runs: Any, name: str) -> None:
     assert losses["int8"] != losses["exact"]
 
 
-@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
+@pytest.mark.parametrize("name", rows(LAYOUTS, []))
 def test_weights_end_far_nearer_than_where_what_is_lost_is_forgotten(runs: Any, name: str) -> None:
     """What is kept is lost once; what is forgotten adds up from step to step."""
     far = runs[name]["far"]
     assert 0 < far["int8"] < far["forgetting"] / 3
 
 
-@pytest.mark.parametrize("name", rows(LAYOUTS, ["zero 1"]))
+@pytest.mark.parametrize("name", rows(LAYOUTS, []))
 def test_the_program_exchanges_int8_and_scales(runs: Any, name: str) -> None:
     assert runs[name]["exchanged"] == ["f32", "s8"]

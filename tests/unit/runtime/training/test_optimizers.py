@@ -26,7 +26,7 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
     return answer(root, "parity_optimizers", *selected(request))
 
 
-@pytest.mark.parametrize("name", rows(LAYOUTS, ["fsdp, tensor"]))
+@pytest.mark.parametrize("name", rows(LAYOUTS, []))
 @pytest.mark.parametrize("optimizer", WHOLE_ARRAY)
 def test_steps_are_those_of_one_device(runs: Any, optimizer: str, name: str) -> None:
     one, found = runs[optimizer]["one"], runs[optimizer][name]

@@ -17,7 +17,7 @@ from tests.unit.runtime.expert_cases import MIXTRAL
 from tests.unit.runtime.parity_partitioned import LAYOUTS
 from tests.unit.runtime.scripts import answer, rows, selected
 
-QUICK = ("zero 1, tensor, accumulated, norms again", "fsdp, context, tensor, full remat")
+QUICK = ("fsdp, context, tensor, full remat",)
 
 
 @pytest.fixture(scope="module")
