@@ -1,6 +1,6 @@
 """Runs under the command line's default precision, in a process with four CPU devices.
 
-`python -m tests.unit.train.mixed FOLDER` prints what came of each as one JSON document.
+`python -m tests.unit.train.mixed FOLDER PART` prints what came of a part as one JSON document.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def resumed(model: sw.ModelConfig, folder: Path, data: str) -> dict[str, Any]:
     shutil.rmtree(at / str(STEPS))
     later = Told(plan, data, recipe, again)
     exported = read_tensors(out)["model.norm.weight"]
+    keys = json.loads((out / "config.json").read_text())
     return {
+        "dtype": keys["torch_dtype"],
         "failed": later.failed,
         "masters": sum("master" in key for key in through),
         "equal": through == _fingerprints(at),
@@ -133,18 +135,19 @@ def _fingerprints(folder: Path) -> dict[str, int]:
     return found
 
 
-def main(folder: Path) -> None:
-    """All of it, on four devices first. Runs of one plan share a compile."""
+PARTS = {"learned": learned, "resumed": resumed}
+
+
+def main(folder: Path, part: str) -> None:
+    """One part. Its runs of one plan share a compile."""
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     data, config = tokens(folder), folder / "llama" / "config.json"
     config.parent.mkdir()
     config.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16"}))
     model = sw.model(str(config))
-    found = {"resumed": resumed(model, folder, data), "learned": learned(model, folder, data)}
-    keys = json.loads((folder / "out" / "config.json").read_text())
-    print(json.dumps(found | {"dtype": keys["torch_dtype"]}))
+    print(json.dumps(PARTS[part](model, folder, data)))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
