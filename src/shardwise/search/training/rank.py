@@ -21,8 +21,10 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import NOTHING_FIXED, Fixed
+from shardwise.search.training import bound
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
+from shardwise.search.training.chip_work import ChipWork
 from shardwise.search.training.evaluate import Block
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -192,7 +194,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
             blocks = list(_blocks(config, system, job, PEAK, fixed))
         except NoStrategy:
             return -math.inf
-        most = max(most, *(block.most_left_bytes() for block in blocks))
+        most = max(most, *(bound.most_left_bytes(block) for block in blocks))
         if most >= 0:
             break
     return most
@@ -200,7 +202,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
 
 def _may_fit(blocks: Iterable[Block]) -> bool:
     """Whether any cell may fit in memory, judged by its lower bound."""
-    return any(not block.bound()[0].all() for block in blocks)
+    return any(bound.may_fit(block).any() for block in blocks)
 
 
 def _n_meshes(keep: int) -> int:
@@ -225,9 +227,9 @@ def _rank(
     best = Best(_n_meshes(keep), [] if front else None, exhaustive)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
-        bounds = block.bound()
-        # The bound of a pipeline leaves out its bubble. For a single mesh, other strategies come
-        # first: they exclude most pipelines, which are many, at once.
+        bounds = bound.bound(block)
+        # For a single mesh, strategies without a pipeline come first: they exclude most pipelines,
+        # which are many, at once.
         is_late = best.n_meshes == 1 and block.group.pipelined
         for (none_fits, least_s), rows in block.batches(*bounds):
             batches.append(((none_fits, is_late, least_s), block, rows, bounds))
@@ -267,5 +269,10 @@ def _blocks(
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
-    for group, group_cells in groups(all_cells, job.seq):
-        yield Block(config, job, group, group_cells, rates, fixed)
+    distinct, rows = all_cells.distinct()
+    works: dict[tuple[bool, bool], ChipWork] = {}  # of groups with the same sharding rules
+    for group, cell_rows in groups(all_cells, job.seq):
+        key = (group.weights_sharded, group.sequence_parallel)
+        work = works.setdefault(key, ChipWork(config, job, rates, distinct))
+        group_cells = all_cells.take(cell_rows)
+        yield Block(config, job, group, group_cells, rates, fixed, work=(work, rows[cell_rows]))

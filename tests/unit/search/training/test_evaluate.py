@@ -12,6 +12,7 @@ from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.search.training import rank
 from shardwise.search.training.best import Best, groups
+from shardwise.search.training.bound import bound
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
 from shardwise.workload import Train
@@ -45,7 +46,10 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
     every = cells(config, system, job, given, {})
     assert every is not None
-    return [Block(config, job, g, some, rates, fixed) for g, some in groups(every, job.seq)]
+    return [
+        Block(config, job, group, every.take(rows), rates, fixed)
+        for group, rows in groups(every, job.seq)
+    ]
 
 
 def scores(block: Block) -> list[tuple[float, float, int]]:
@@ -62,7 +66,7 @@ def scores(block: Block) -> list[tuple[float, float, int]]:
 def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) -> None:
     close = 0
     for block in blocks(case, at):
-        too_large, seconds = block.bound()
+        too_large, seconds = bound(block)
         block.run(Best(1, None))
         for does_not_fit, best, i in scores(block):
             if not does_not_fit:
@@ -77,7 +81,7 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
 def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
     told = fitting = 0
     for block in blocks(case):
-        too_large, _ = block.bound()
+        too_large, _ = bound(block)
         block.run(Best(1, None))
         for does_not_fit, _, i in scores(block):
             fitting += not does_not_fit
@@ -95,7 +99,8 @@ def test_groups_part_the_cells(case: Given) -> None:
     every = cells(load(name), parse_system(machine), job, {}, {})
     assert every is not None
     n = 0
-    for group, some in groups(every, job.seq):
+    for group, rows in groups(every, job.seq):
+        some = every.take(rows)
         sizes = some.sizes
         assert ((sizes["pipe"] > 1) == group.pipelined).all()
         assert ((sizes["context"] > 1) == group.context_parallel).all()
@@ -129,7 +134,8 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     found = []
     for _ in range(2):
         best = Best(3, None)
-        for group, some in groups(every.take(rng.permutation(len(every))), job.seq):
-            Block(config, job, group, some, rates, {}).run(best)
+        shuffled = every.take(rng.permutation(len(every)))
+        for group, rows in groups(shuffled, job.seq):
+            Block(config, job, group, shuffled.take(rows), rates, {}).run(best)
         found.append(sorted(best.step_s.values()))
     assert found[0] == pytest.approx(found[1], rel=1e-12)
