@@ -204,7 +204,7 @@ def _without_swaps(factorings: list[tuple[Shape, ...]], torus: Torus) -> list[tu
     torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
     if len(set(torus_axes)) == len(torus_axes):
         return factorings
-    first_of = {}
+    first_of: dict[object, tuple[Shape, ...]] = {}
     for factors in factorings:
         first_of.setdefault(tuple(sorted(zip(torus_axes, *factors, strict=True))), factors)
     return [*first_of.values()]
