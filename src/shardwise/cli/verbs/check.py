@@ -144,7 +144,6 @@ def _plan_answer(
     save: str,
     as_json: bool,
 ) -> Answer:
-    from shardwise.check.fix import fix as search_for_plan
     from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
     from shardwise.report.check import plan as training_report
@@ -166,6 +165,8 @@ def _plan_answer(
         and isinstance(verdict, Verdict)
         and verdict.verdict == "does not fit"
     ):
+        from shardwise.check.fix import fix as search_for_plan
+
         repair = search_for_plan(plan, verdict, compile_options)
         verdict = replace(verdict, proposals=repair.proposals)
         if save and repair.plan:
