@@ -80,7 +80,7 @@ def most_left_bytes(block: Block) -> float:
 def _least_seconds(block: Block, forms: Sequence[Form]) -> Num:
     """Lower bound of the step seconds of any of the forms, which have the same `expert_tensor`."""
     priced = block.priced(_plain(forms)[0])
-    microbatch = block.microbatch(priced)
+    microbatch = block.microbatch(_plain(forms)[0])
     traffic = dict(microbatch.traffic)
     for role in ("expert", "context"):
         traffic.pop(role, None)

@@ -105,8 +105,9 @@ class ChipWork:
     def memory(self, form: Form) -> Memory:
         """Peak memory of a chip, for each cell."""
         layouts = self.cells.layouts(form, self.chunks)
-        if form.expert_tensor not in self._shapes:  # they depend on no remat
-            shapes = LocalShapes(self.config, self.job, self._program(form), layouts)
+        if form.expert_tensor not in self._shapes:
+            program = self._program(replace(form, recomputed=()))  # any remat has the same shapes
+            shapes = LocalShapes(self.config, self.job, program, layouts)
             self._shapes[form.expert_tensor] = shapes
         shapes = self._shapes[form.expert_tensor]
         capacity = capacity_bytes(self.rates.chip)

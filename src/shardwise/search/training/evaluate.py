@@ -21,7 +21,7 @@ from shardwise.ops.program import Step
 from shardwise.search.given import Choices
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.chip_work import ChipWork, ComputeKey
+from shardwise.search.training.chip_work import SHARED_ROWS, ChipWork, ComputeKey
 from shardwise.search.training.forms import MAX_CHUNKS, Group
 from shardwise.strategy.layout import Form, Layout
 from shardwise.strategy.schedules import chunked
@@ -109,12 +109,17 @@ class Block:
             start += size
             size = BATCH_CELLS
 
-    def take(self, rows: Num, chunks: Num = 1) -> Block:
-        """A new block of the cells at the indices `rows`, not evaluated yet."""
+    def take(self, rows: Num, chunks: Num = 1, group: Group | None = None) -> Block:
+        """A new block of the cells at the indices `rows`, not evaluated yet.
+
+        Args:
+            chunks: for each cell, the chunks of layers on a stage.
+            group: a group with the same sharding rules to which the cells belong.
+        """
         block = Block(
             self.config,
             self.job,
-            self.group,
+            group or self.group,
             self.cells.take(rows),
             self.rates,
             self.fixed,
@@ -207,26 +212,37 @@ class Block:
             costs=self.cells.costs,
         )
 
-    def microbatch(self, priced: PricedLayout) -> MicrobatchTime:
+    def microbatch(self, form: Form) -> MicrobatchTime:
         """Time of one microbatch of each cell, evaluated once for forms that share it."""
-        form = priced.layout
         remat = str(form.full_remat)
         if "activations" in form.offload:
             remat = form.policy
         key = (form.context_kind, remat, form.expert_tensor)
         if key not in self._microbatches:
-            time = self._inherited_time(key)
+            time = self._inherited_time(form, key)
             if time is None:
-                program_key = (form.full_remat, form.expert_tensor)
-                if program_key not in self._programs:
-                    compute = replace(self.work.compute(form), matmuls={})
-                    self._programs[program_key] = (
-                        training_program(self.config, self.job, priced.layout),
-                        compute.take(self.work_rows),
-                    )
-                time = microbatch_time(priced, *self._programs[program_key])
+                time = microbatch_time(self.priced(form), *self._program(form))
             self._microbatches[key] = time
         return self._microbatches[key]
+
+    def _inherited_time(self, form: Form, key: TimeKey) -> MicrobatchTime | None:
+        """The time that the parent has evaluated, or can for little more; None if there is none."""
+        if self.parent is None:
+            return None
+        parent, rows = self.parent
+        if key not in parent._microbatches and len(parent.cells) > SHARED_ROWS:
+            return None
+        return parent.microbatch(form).take(rows)
+
+    def _program(self, form: Form) -> tuple[Step, MicrobatchTime]:
+        """(program of a microbatch of each cell, its time without collectives)."""
+        key = (form.full_remat, form.expert_tensor)
+        if key not in self._programs:
+            layouts = self.cells.layouts(form, self.chunks)
+            program = training_program(self.config, self.job, layouts)
+            compute = replace(self.work.compute(form), matmuls={})
+            self._programs[key] = (program, compute.take(self.work_rows))
+        return self._programs[key]
 
     def _once_per_step(self, priced: PricedLayout) -> OncePerStep:
         """Gradient sync and update of each cell, evaluated once for forms that share them."""
@@ -234,15 +250,6 @@ class Block:
         if key not in self._once:
             self._once[key] = once_per_step(priced)
         return self._once[key]
-
-    def _inherited_time(self, key: TimeKey) -> MicrobatchTime | None:
-        """The time of a microbatch of these cells if the parent block has evaluated it, or None."""
-        if self.parent is None:
-            return None
-        block, rows = self.parent
-        if key not in block._microbatches:
-            return None
-        return block._microbatches[key].take(rows)
 
     def _is_settled(self, form: Form, best: Best) -> Num:
         """Whether no more recomputation can improve each cell, judged by less of it.
@@ -269,7 +276,7 @@ class Block:
         import numpy as np
 
         priced = self.priced(form)
-        step_s = step_time(priced, self.microbatch(priced), self._once_per_step(priced)).step_s
+        step_s = step_time(priced, self.microbatch(form), self._once_per_step(priced)).step_s
         fits, n_bytes = (column[self.work_rows] for column in self.work.fits_and_bytes(form))
         too_large = ~fits
         value = np.where(too_large, n_bytes, step_s)

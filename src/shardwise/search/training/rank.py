@@ -24,7 +24,6 @@ from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.training import bound
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
-from shardwise.search.training.chip_work import ChipWork
 from shardwise.search.training.evaluate import Block
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -269,10 +268,9 @@ def _blocks(
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
-    distinct, rows = all_cells.distinct()
-    works: dict[tuple[bool, bool], ChipWork] = {}  # of groups with the same sharding rules
-    for group, cell_rows in groups(all_cells, job.seq):
+    roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
+    for group, rows in groups(all_cells, job.seq):
         key = (group.weights_sharded, group.sequence_parallel)
-        work = works.setdefault(key, ChipWork(config, job, rates, distinct))
-        group_cells = all_cells.take(cell_rows)
-        yield Block(config, job, group, group_cells, rates, fixed, work=(work, rows[cell_rows]))
+        if key not in roots:
+            roots[key] = Block(config, job, group, all_cells, rates, fixed)
+        yield roots[key].take(rows, group=group)
