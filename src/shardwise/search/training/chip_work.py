@@ -22,11 +22,11 @@ from shardwise.ops.program import Step
 from shardwise.search.training.cells import Cells
 from shardwise.search.training.legal import chunks_fit, context_fits, experts_fit
 from shardwise.strategy.layout import Form
-from shardwise.strategy.schedules import find
+from shardwise.strategy.schedules import chunked, find
 from shardwise.strategy.stages import fills_stages
 from shardwise.workload import Train
 
-# Up to this number of rows, compute is evaluated once for all rows of which some are asked for.
+# Up to this number of rows, all rows are evaluated when some of them are asked for.
 SHARED_ROWS = 1 << 12
 
 ComputeKey = tuple[bool, int | None]  # whether full remat, expert_tensor
@@ -98,9 +98,18 @@ class ChipWork:
         if not self._framework.query_block:  # then no kind of context needs more than another
             form = replace(form, context_kind="gather")
         if form not in self._fits_and_bytes:
-            memory = self.memory(form)
-            self._fits_and_bytes[form] = (memory.fits, memory.total)
+            self._fits_and_bytes[form] = self._evaluated_memory(form)
         return self._fits_and_bytes[form]
+
+    def _evaluated_memory(self, form: Form) -> tuple[Num, Num]:
+        # The parent has other chunks of layers.
+        if self.parent and not chunked(form.schedule):
+            parent, rows = self.parent
+            if len(parent.cells) <= SHARED_ROWS:
+                fits, n_bytes = parent.fits_and_bytes(form)
+                return fits[rows], n_bytes[rows]
+        memory = self.memory(form)
+        return memory.fits, memory.total
 
     def memory(self, form: Form) -> Memory:
         """Peak memory of a chip, for each cell."""
