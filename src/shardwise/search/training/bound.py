@@ -41,10 +41,10 @@ def least_seconds(block: Block) -> Num:
     pipeline, sends between stages are left out too, and embedding, head and bubble count as little
     as under any schedule.
     """
-    least: Num = float("inf")
+    seconds: Num = float("inf")
     for forms in _forms_by_expert_tensor(block):
-        least = minimum(least, _least_seconds(block, forms))
-    return least
+        seconds = minimum(seconds, _least_seconds(block, forms))
+    return seconds
 
 
 def _forms_by_expert_tensor(block: Block) -> Iterable[list[Form]]:
@@ -72,8 +72,8 @@ def most_left_bytes(block: Block) -> float:
             forms_by_key.setdefault(key, []).append(form)
     most = -np.inf
     for form in map(least_memory_form, forms_by_key.values()):
-        left = np.where(block.work.is_legal(form), block.work.memory(form).left, -np.inf)
-        most = max(most, float(left.max()))
+        free_bytes = np.where(block.work.is_legal(form), block.work.memory(form).left, -np.inf)
+        most = max(most, float(free_bytes.max()))
     return most
 
 
@@ -110,16 +110,16 @@ def _least_bubble_s(block: Block, microbatch: MicrobatchTime, schedules: Sequenc
     """Least idle seconds of the busiest stage under any of the schedules that is legal."""
     cells = block.cells
     pipe = cells.sizes["pipe"]
-    least: Num = float("inf")
+    bubble_s: Num = float("inf")
     for name in schedules:
         schedule = find(name)
         # The most chunks whose places in the stages `MIN_FILLED_SHARE` of the layers can fill.
-        most = minimum(MAX_CHUNKS, block.config.n_layers / (MIN_FILLED_SHARE * pipe))
-        chunks = schedule.chunks or most
+        max_chunks = minimum(MAX_CHUNKS, block.config.n_layers / (MIN_FILLED_SHARE * pipe))
+        chunks = schedule.chunks or max_chunks
         share = schedule.weight_copies / (pipe * chunks)
         backward = microbatch.layers["backward"] * share
         times = Times(f=microbatch.layers["forward"] * share, b=backward / 2, w=backward / 2)
-        bubble = schedule.bubble(pipe, cells.n_microbatches, chunks, times)
+        idle_s = schedule.bubble(pipe, cells.n_microbatches, chunks, times)
         legal = schedule.legal(pipe, cells.n_microbatches, chunks)
-        least = minimum(least, where(legal, bubble, float("inf")))
-    return least
+        bubble_s = minimum(bubble_s, where(legal, idle_s, float("inf")))
+    return bubble_s

@@ -12,7 +12,7 @@ from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.search.training import rank
 from shardwise.search.training.best import Best, groups
-from shardwise.search.training.bound import bound
+from shardwise.search.training.bound import bound, least_seconds
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
 from shardwise.workload import Train
@@ -75,6 +75,29 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
                 assert seconds[i] <= best * (1 + 1e-9), f"{cell}: {block.layout(i)}"
                 close += seconds[i] > best / 2
     assert close  # a bound of zero would hold, and would exclude nothing
+
+
+def test_the_bound_of_a_pipeline_counts_bubble_and_head() -> None:
+    """Without them a quarter of the pipelines would have a bound below half of their time."""
+    shares = []
+    for block in blocks(CASES[1]):
+        if block.group.pipelined:
+            seconds = least_seconds(block)
+            block.run(Best(1, None))
+            shares += [seconds[i] / best for too_large, best, i in scores(block) if not too_large]
+    assert np.percentile(shares, 25) > 0.75
+
+
+def test_placements_of_a_mesh_share_compute_and_memory() -> None:
+    n_cells = n_rows = 0
+    for block in blocks(CASES[8]):
+        work = block.work
+        for column in ("meshes", "micro_batch", "n_microbatches"):
+            shared = getattr(work.cells, column)[block.work_rows]
+            assert (shared == getattr(block.cells, column)).all()
+        n_cells += len(block.cells)
+        n_rows += len(work.cells)
+    assert n_rows < n_cells / 2
 
 
 @pytest.mark.parametrize("case", TIGHT, ids=lambda c: f"{c[0]}-{c[1]}")
