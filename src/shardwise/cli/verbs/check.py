@@ -144,10 +144,7 @@ def _plan_answer(
     save: str,
     as_json: bool,
 ) -> Answer:
-    from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
-    from shardwise.report.check import plan as training_report
-    from shardwise.report.check import serving as serving_report
 
     verdict = sw.check(
         plan,
@@ -173,10 +170,14 @@ def _plan_answer(
             from shardwise.report.document import save as write_plan
 
             write_plan(repair.plan, save)
-    if isinstance(verdict, ServingVerdict):
-        blocks = serving_report.blocks(verdict)
-    else:
+    if isinstance(verdict, Verdict):
+        from shardwise.report.check import plan as training_report
+
         blocks = training_report.blocks(verdict)
+    else:
+        from shardwise.report.check import serving as serving_report
+
+        blocks = serving_report.blocks(verdict)
     return Answer(
         document=lambda: verdict,
         blocks=blocks,
