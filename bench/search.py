@@ -1,12 +1,12 @@
-"""How fast the search is: full searches of three large machines, on arrays and one by one.
+"""How fast the search is: full searches of four machines, on arrays and one by one.
 
     python bench/search.py
 
 For each case: legal strategies evaluated (every mesh, placement, microbatch, schedule, chunks,
 remat, ZeRO stage, way of the context), CPU seconds of evaluating all of them, strategies per CPU
-second; the same for a plan, where a bound leaves most of them out; and how many strategies per CPU
-second the same formulas evaluate when each is taken by itself, as planners without arrays do. The
-last line is one JSON document.
+second; the same for a plan, where a bound leaves most of them out; how many strategies per CPU
+second the same formulas evaluate when each is taken by itself, as planners without arrays do; and
+CPU seconds of the process of `shardwise explain`. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from startup import SHARDWISE, cpu_seconds
+
 import shardwise as sw
 from shardwise.estimate.calibration import calibration
 from shardwise.estimate.training.layout_step import LayoutStep
@@ -25,6 +27,7 @@ from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.search.training import rank
 
 CASES = [
+    ("llama3-8b", "h100:8", sw.Train(batch=64, seq=8192)),
     ("gpt3-175b", "a100:1024", sw.Train(batch=1536, seq=2048)),
     ("llama3.1-405b", "h100:16384", sw.Train(batch=2048, seq=8192)),
     ("llama3-70b", "v5p:16x20x28", sw.Train(batch=1120, seq=4096)),
@@ -61,6 +64,7 @@ def measure(name: str, machine: str, job: sw.Train) -> dict[str, Any]:
     if best.candidates[0].rank != every.candidates[0].rank:
         raise SystemExit(f"{name}: the bound left the best strategy out")
     alone = one_by_one(model, system, job, best)
+    explain = (SHARDWISE, "explain", name, machine, "--batch", f"{job.batch}x{job.seq}")
     return {
         "model": name,
         "hardware": machine,
@@ -72,6 +76,7 @@ def measure(name: str, machine: str, job: sw.Train) -> dict[str, Any]:
         "plan_strategies": best.n_strategies,
         "one_by_one_per_cpu_s": alone,
         "ratio": every.n_strategies / all_s / alone,
+        "explain_s": cpu_seconds(explain),
     }
 
 
@@ -86,7 +91,8 @@ def main() -> int:
             f"  all of them  {row['all_s']:.2f} s CPU  {row['per_cpu_s']:,.0f} a second\n"
             f"  a plan       {row['plan_s']:.2f} s CPU  ({row['plan_strategies']:,} evaluated)\n"
             f"  one by one   {row['one_by_one_per_cpu_s']:,.0f} a second: "
-            f"the arrays are x{row['ratio']:,.0f}"
+            f"the arrays are x{row['ratio']:,.0f}\n"
+            f"  explain      {row['explain_s']:.2f} s CPU, the whole command"
         )
     print(json.dumps(found))
     return 0

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from shardwise.check.compiling.process import Limits, OnStage
 from shardwise.check.options import CompileOptions
-from shardwise.check.serving import ServingVerdict, check_serving
-from shardwise.check.shrink import check_extrapolated, on_smaller_system
 from shardwise.check.training import check_plan
-from shardwise.check.user.function import FunctionReport, check_function
 from shardwise.check.verdict import Verdict
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
+
+if TYPE_CHECKING:
+    from shardwise.check.serving import ServingVerdict
+    from shardwise.check.user.function import FunctionReport
 
 PARTITIONER_NOTE = "XLA's partitioner chose the collectives, from sharding constraints."
 
@@ -94,21 +95,29 @@ def check(
                 "on, layers and collectives apply to training plans; a serving plan is compiled "
                 "in full, with the plan's collectives."
             )
+        from shardwise.check.serving import check_serving
+
         return check_serving(subject, options, trace)
     if not isinstance(subject, Plan):
         if not on:
             raise BadInput("a function is compiled for a machine: add on='v5e:4x4'.")
+        from shardwise.check.user.function import check_function
+
         return check_function(subject, *args, on=on, trace=trace)
     plan = subject
     notes = []
     if collectives == "compiler":
         notes.append(PARTITIONER_NOTE)
     if on:
+        from shardwise.check.shrink import on_smaller_system
+
         plan, smaller_note = on_smaller_system(plan, on)
         notes.append(smaller_note)
     note = " ".join(notes)
     if layers:
         if trace is not None:
             raise BadInput("a trace needs the whole program: leave layers out.")
+        from shardwise.check.shrink import check_extrapolated
+
         return check_extrapolated(plan, layers, options, note)
     return check_plan(plan, options, trace, note)

@@ -12,11 +12,28 @@ from shardwise.cli.applicability import problems
 from shardwise.errors import BadInput, raise_all
 
 
+class AsWritten:
+    """Passes the text of an option on as it was written: verbs parse their options themselves.
+
+    It replaces typer's conversion, which imports pydantic.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        return value
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help lists options by group, and that refuses options which do not apply.
 
     An option without a group is listed in the group of the option before it.
     """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        for param in params:
+            if param.type_descriptor.annotation in (str, bool):
+                param._runtime_param = AsWritten()
+        return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         values, _, order = self.make_parser(ctx).parse_args(args=list(args))

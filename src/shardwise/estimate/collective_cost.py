@@ -95,16 +95,22 @@ class CollectiveCost:
         return self.links[axes]
 
     def _links_of_axis(self, axis: str) -> Num:
-        """For each placement, a number that tells apart the links of one mesh axis."""
+        """For each placement, a number that tells apart the links of one mesh axis; 0 for none."""
         import numpy as np
 
+        if not self.axis_links:
+            numbers: dict[str, dict[int, int]] = {}
+            columns: dict[str, list[int]] = {}
+            for i, placement in enumerate(self.placements):
+                for name, span in placement.spans:
+                    if name not in numbers:
+                        numbers[name] = {}
+                        columns[name] = [0] * len(self.placements)
+                    number = numbers[name].setdefault(id(span), len(numbers[name]) + 1)
+                    columns[name][i] = number
+            self.axis_links.update({name: np.array(column) for name, column in columns.items()})
         if axis not in self.axis_links:
-            numbers: dict[int, int] = {}
-            index = []
-            for placement in self.placements:
-                span = next((span for name, span in placement.spans if name == axis), None)
-                index.append(numbers.setdefault(id(span), len(numbers)))
-            self.axis_links[axis] = np.array(index)
+            self.axis_links[axis] = np.zeros(len(self.placements), int)
         return self.axis_links[axis]
 
 

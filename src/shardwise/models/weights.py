@@ -9,6 +9,7 @@ columns in its input projection, and a convolution of F' columns over W tokens.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ class Weight:
         return len(self.dims) > 1 and self.dims[0] == "E"
 
 
+@functools.lru_cache(maxsize=64)
 def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
     """Weights of one layer: mixer, feed-forward, norms."""
     D = config.d_model
@@ -62,6 +64,7 @@ def layer_weights(config: ModelConfig, layer: Layer) -> tuple[Weight, ...]:
     return (*weights, *_norms(D, layer))
 
 
+@functools.lru_cache(maxsize=64)
 def outer_weights(config: ModelConfig) -> tuple[Weight, ...]:
     """Weights outside the layers: embeddings, final norm and unembedding.
 

@@ -12,6 +12,7 @@ output is reduced, scattered, gathered or exchanged after it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -93,6 +94,7 @@ def axes_of(einsum: Einsum) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axes))
 
 
+@functools.lru_cache(maxsize=1 << 12)  # the einsums of dozens of models under a dozen rule tables
 def derive(einsum: Einsum) -> Program:
     """Choose the program by the book's rule for each axis.
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardwise.plan.decisions import Decision
 from shardwise.plan.schema.common import Reason
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.json_output import write
-from shardwise.plan.schema.serving import ServingPlan, ServingPoint
-from shardwise.plan.schema.training import Alternative
-from shardwise.plan.serving.explain import ServingExplanation
-from shardwise.plan.training.explain import Explanation
-from shardwise.report.serving import decisions as serving_decisions
-from shardwise.report.serving import reasons as serving_reasons
-from shardwise.report.training import decisions as training_decisions
-from shardwise.report.training import reasons as training_reasons
+from shardwise.plan.schema.serving import ServingPoint
+from shardwise.plan.schema.training import Alternative, Plan
+
+if TYPE_CHECKING:
+    from shardwise.plan.serving.explain import ServingExplanation
+    from shardwise.plan.training.explain import Explanation
 
 
 def document(answer: AnyPlan | Explanation | ServingExplanation) -> Any:
@@ -27,9 +25,11 @@ def document(answer: AnyPlan | Explanation | ServingExplanation) -> Any:
     `text` is the sentence that the screen shows. Reading a plan back ignores it, since it follows
     from the other values.
     """
-    if isinstance(answer, ServingPlan | ServingExplanation):
-        return _plain(answer, _serving_text)
-    return _plain(answer, _training_text)
+    from shardwise.plan.training.explain import Explanation
+
+    if isinstance(answer, Plan | Explanation):
+        return _plain(answer, _training_text)
+    return _plain(answer, _serving_text)
 
 
 def plans_document(plans: Sequence[AnyPlan]) -> Any:
@@ -65,6 +65,9 @@ def _plain(value: Any, text_of: Callable[[Any], str]) -> Any:
 
 
 def _training_text(value: Any) -> str:
+    from shardwise.report.training import decisions as training_decisions
+    from shardwise.report.training import reasons as training_reasons
+
     match value:
         case Reason():
             return training_reasons.reason_text(value)
@@ -76,6 +79,9 @@ def _training_text(value: Any) -> str:
 
 
 def _serving_text(value: Any) -> str:
+    from shardwise.report.serving import decisions as serving_decisions
+    from shardwise.report.serving import reasons as serving_reasons
+
     match value:
         case Reason():
             return serving_reasons.reason_text(value)

@@ -68,7 +68,7 @@ class Placement:
 
     def span(self, axes: tuple[str, ...]) -> Span:
         """The links of several mesh axes, as if they were one axis."""
-        spans = tuple(span for axis, span in self.spans if axis in axes)
+        spans = tuple([span for axis, span in self.spans if axis in axes])
         if not spans:
             return Span()
         if len(spans) == 1:
@@ -182,23 +182,31 @@ def _on_torus(
     factorings = list(_factorings(tuple(sizes[name] for name in names), torus.shape))
     if best:
         factorings = _undominated(factorings, torus, names)
-    torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
-    canonical_forms = set()
-    for factors in factorings:
-        # Placements that differ only by a swap of equal torus axes have the same links.
-        canonical = tuple(sorted(zip(torus_axes, *factors, strict=True)))
-        if canonical in canonical_forms:
-            continue
-        canonical_forms.add(canonical)
+    for factors in _without_swaps(factorings, torus):
         borrowed: tuple[Ring, ...] = ()
         if borrow:
             borrowed = _idle_rings(torus, factors, rate)
         spans = []
         stride = (1,) * len(torus.shape)
         for name, parts in zip(names, factors, strict=True):
-            spans.append((name, _torus_span(torus, parts, stride, rate, hop_s, borrowed)))
+            span = _torus_span(torus.shape, torus.wrapped, parts, stride, rate, hop_s, borrowed)
+            spans.append((name, span))
             stride = tuple(map(operator.mul, stride, parts))
         yield Placement(tuple(spans), torus.shape, torus.wrapped)
+
+
+def _without_swaps(factorings: list[tuple[Shape, ...]], torus: Torus) -> list[tuple[Shape, ...]]:
+    """The factorings, of those that differ only by a swap of equal torus axes the first.
+
+    They have the same links.
+    """
+    torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
+    if len(set(torus_axes)) == len(torus_axes):
+        return factorings
+    first_of: dict[object, tuple[Shape, ...]] = {}
+    for factors in factorings:
+        first_of.setdefault(tuple(sorted(zip(torus_axes, *factors, strict=True))), factors)
+    return [*first_of.values()]
 
 
 def _idle_rings(torus: Torus, factors: tuple[Shape, ...], rate: float) -> tuple[Ring, ...]:
@@ -212,7 +220,8 @@ def _idle_rings(torus: Torus, factors: tuple[Shape, ...], rate: float) -> tuple[
 
 @functools.lru_cache(maxsize=65536)
 def _torus_span(
-    torus: Torus,
+    shape: Shape,
+    wrapped: tuple[bool, ...],
     parts: Shape,
     strides: Shape,
     rate: float,
@@ -221,12 +230,13 @@ def _torus_span(
 ) -> Span:
     """The links of one mesh axis on a torus; cached, since many placements have the same.
 
-    `parts` has the axis's number of chips along each torus axis, `strides` their distance.
+    `shape` and `wrapped` are those of the torus. `parts` has the mesh axis's number of chips along
+    each torus axis, `strides` their distance.
     """
     rings = []
     for axis, (size, stride) in enumerate(zip(parts, strides, strict=True)):
         if size > 1:
-            closed = torus.wrapped[axis] and size * stride == torus.shape[axis]
+            closed = wrapped[axis] and size * stride == shape[axis]
             rings.append(Ring(axis, size, stride, closed, rate))
     return Span(tuple(rings), hop_s, borrowed=borrowed)
 

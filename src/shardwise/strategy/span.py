@@ -63,7 +63,7 @@ class Tier:
         return replace(self, bytes_per_s=math.inf)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Span:
     """The links of one mesh axis: rings of a torus, then tiers from the innermost to the outermost.
 
@@ -75,6 +75,14 @@ class Span:
     hop_s: float = 0.0
     tiers: tuple[Tier, ...] = ()
     borrowed: tuple[Ring, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Hash of the fields, kept because a search looks spans up many times."""
+        return hash((self.rings, self.hop_s, self.tiers, self.borrowed))
 
     @property
     def size(self) -> int:

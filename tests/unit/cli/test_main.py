@@ -187,7 +187,10 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, widest: int) -> No
     [
         ("--help", {"typer", "rich", "numpy", "msgspec"}),
         ("--version", {"typer", "rich", "numpy", "msgspec"}),
-        ("fit llama3-70b v5e --serve", {"numpy", "msgspec", "shardwise.plan", "shardwise.book"}),
+        (
+            "fit llama3-70b v5e --serve",
+            {"numpy", "msgspec", "pydantic", "shardwise.plan", "shardwise.book"},
+        ),
         ("models llama3-70b", {"numpy", "shardwise.plan"}),
         ("hw v5p", {"numpy", "shardwise.plan", "shardwise.models"}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     return tuple(_parse_shape(*match.groups()) for match in _SHAPE.finditer(text))
 
 
+@functools.lru_cache(maxsize=1 << 14)  # a program repeats its shapes
 def _parse_shape(dtype: str, dims_text: str, layout: str | None) -> Shape:
     if dtype not in BITS:
         raise BadInput(

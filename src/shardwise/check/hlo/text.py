@@ -32,6 +32,7 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _OPENING = "([{"
 _CLOSING = ")]}"
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[()\[\]{}"]', re.S)  # or a quotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,20 +294,14 @@ def _without_config(line: str) -> tuple[str, dict[str, Any]]:
 def _matching_bracket(text: str, start: int) -> int:
     """The index of the bracket that closes the one at `start`, ignoring brackets in quotes."""
     depth = 0
-    quoted = False
-    index = start
-    while index < len(text):
-        letter = text[index]
-        if quoted:
-            index += letter == "\\"
-            quoted = letter != '"'
-        elif letter == '"':
-            quoted = True
-        elif letter in _OPENING:
+    for match in _BRACKET.finditer(text, start):
+        letter = match[0]
+        if letter in _OPENING:
             depth += 1
         elif letter in _CLOSING:
             depth -= 1
             if depth == 0:
-                return index
-        index += 1
+                return match.start()
+        elif letter == '"':  # of a quotation that does not end
+            break
     raise BadInput(f"unbalanced brackets in the compiled program: {text[start:][:200]}")

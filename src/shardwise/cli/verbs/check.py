@@ -146,8 +146,6 @@ def _plan_answer(
     save: str,
     as_json: bool,
 ) -> Answer:
-    from shardwise.check.fix import fix as search_for_plan
-    from shardwise.check.serving import ServingVerdict
     from shardwise.check.verdict import Verdict
     from shardwise.report.check import plan as report
 
@@ -167,16 +165,18 @@ def _plan_answer(
         and isinstance(verdict, Verdict)
         and verdict.verdict == "does not fit"
     ):
+        from shardwise.check.fix import fix as search_for_plan
+
         repair = search_for_plan(plan, verdict, compile_options)
         verdict = replace(verdict, proposals=repair.proposals)
         if save and repair.plan:
             from shardwise.report.document import save as write_plan
 
             write_plan(repair.plan, save)
-    if isinstance(verdict, ServingVerdict):
-        blocks = report.serving_blocks(verdict)
-    else:
+    if isinstance(verdict, Verdict):
         blocks = report.blocks(verdict)
+    else:
+        blocks = report.serving_blocks(verdict)
     return Answer(
         document=lambda: verdict,
         blocks=blocks,

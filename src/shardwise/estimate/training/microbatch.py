@@ -95,7 +95,6 @@ def microbatch_time(
     priced: PricedLayout,
     program: Step,
     same_compute: MicrobatchTime | None = None,
-    same_matmuls: MicrobatchTime | None = None,
 ) -> MicrobatchTime:
     """Estimate the time of one microbatch.
 
@@ -104,9 +103,7 @@ def microbatch_time(
         program: matmuls and collectives of one microbatch under the layout's sharding rules, with
             or without full remat.
         same_compute: an earlier result whose compute times are the same, to save time: of the same
-            program and layouts with another `context_kind`.
-        same_matmuls: an earlier result whose matmuls take the same time: of the same layouts with
-            another remat policy.
+            program and layouts on other placements, or with another `context_kind`.
     """
     traffic: dict[str, Num] = {}
     outer_traffic: dict[str, Num] = {}
@@ -120,7 +117,7 @@ def microbatch_time(
         for seconds_by_role in totals:
             seconds_by_role[role] = seconds_by_role.get(role, 0.0) + seconds
     return replace(
-        same_compute or _compute_time(priced, program, same_matmuls),
+        same_compute or compute_time(priced, program),
         traffic=traffic,
         outer_traffic=outer_traffic,
         part_traffic=part_traffic,
@@ -128,10 +125,17 @@ def microbatch_time(
     )
 
 
-def _compute_time(
+def compute_time(
     priced: PricedLayout, program: Step, same_matmuls: MicrobatchTime | None = None
 ) -> MicrobatchTime:
-    """Time of one microbatch without collectives and offload."""
+    """Time of one microbatch without collectives and offload. It depends on no placement.
+
+    Args:
+        priced: one layout, or arrays of layouts.
+        program: see `microbatch_time`.
+        same_matmuls: an earlier result whose matmuls take the same time, to save time: of the same
+            layouts with another remat policy.
+    """
     layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
     outer: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}

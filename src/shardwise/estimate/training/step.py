@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.training import overlap
 from shardwise.estimate.training.extra_traffic import DISPATCH, between_stages
-from shardwise.estimate.training.gradient_sync import sync_time, update_s
+from shardwise.estimate.training.gradient_sync import SyncTime, sync_time, update_s
 from shardwise.estimate.training.microbatch import MicrobatchTime, offload_share, recomputed_parts
 from shardwise.estimate.training.overlap import Overlap
 from shardwise.estimate.training.priced_layout import PricedLayout
@@ -63,8 +63,35 @@ class StepTime:
         return self.on_chip_s + sum(self.traffic_s.values())
 
 
-def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
-    """Compute the time of one step from the time of one microbatch."""
+@dataclass(frozen=True, slots=True)
+class OncePerStep:
+    """Work that follows the microbatches, which remat and the kind of context leave as it is.
+
+    Args:
+        sync: gradient sync.
+        update_s: seconds of the optimizer update.
+    """
+
+    sync: SyncTime
+    update_s: Num
+
+
+def once_per_step(priced: PricedLayout) -> OncePerStep:
+    """Compute gradient sync and the optimizer update."""
+    return OncePerStep(sync_time(priced), update_s(priced))
+
+
+def step_time(
+    priced: PricedLayout, microbatch: MicrobatchTime, same_once: OncePerStep | None = None
+) -> StepTime:
+    """Compute the time of one step from the time of one microbatch.
+
+    Args:
+        priced: one layout, or arrays of layouts.
+        microbatch: time of one microbatch.
+        same_once: `once_per_step` of the layouts, if already computed.
+    """
+    once = same_once or once_per_step(priced)
     layout = priced.layout
     m = layout.n_microbatches
     stage_share = priced.stage.share
@@ -83,7 +110,7 @@ def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
     if layout.is_pipelined:  # the bubble is made of the work of stages without a head
         without_head = replace(overlappable, compute=m * layers)
         bubble_comm = sum(without_head.exposed().values()) / m
-    sync = sync_time(priced)
+    sync = once.sync
     idle_share = overlappable.idle_share(exposed)
     idle_backward = idle_share * backward
     idle_forward = idle_share * layers - idle_backward
@@ -105,7 +132,7 @@ def step_time(priced: PricedLayout, microbatch: MicrobatchTime) -> StepTime:
         traffic_s=traffic,
         comm_s=comm_s,
         bubble_s=_bubble(priced, forward, backward + recompute, bubble_comm),
-        update_s=update_s(priced),
+        update_s=once.update_s,
     )
 
 

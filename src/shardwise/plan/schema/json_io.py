@@ -16,8 +16,6 @@ from shardwise.plan.schema.serving_reasons import SERVING_REASONS
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.plan.schema.training_reasons import TRAINING_REASONS
 from shardwise.plan.schema.validation import TOO_DEEP, hardware_problems, number_problems
-from shardwise.plan.serving.validate import plan_problems as serving_problems
-from shardwise.plan.training.validate import plan_problems as training_problems
 
 AnyPlan = Plan | ServingPlan
 # Lists whose rows may have a key `text`: a sentence that `report` makes of the other keys.
@@ -101,7 +99,11 @@ def _problems(document: dict[str, Any], plan: AnyPlan) -> list[str]:
     if problems:
         return problems
     if isinstance(plan, Plan):
+        from shardwise.plan.training.validate import plan_problems as training_problems
+
         return training_problems(plan)
+    from shardwise.plan.serving.validate import plan_problems as serving_problems
+
     return serving_problems(plan)
 
 

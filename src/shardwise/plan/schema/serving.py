@@ -16,7 +16,7 @@ from shardwise.plan.schema.common import (
     Reason,
 )
 from shardwise.plan.schema.traffic import TrafficEstimate
-from shardwise.search.serving.choose import Rule
+from shardwise.search.serving.rule import Rule
 
 Bound = Literal["weights", "kv", "flops", "network", "software"]  # of a pass
 

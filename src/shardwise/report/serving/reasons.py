@@ -17,7 +17,7 @@ from shardwise.plan.schema.serving_reasons import (
     TwiceTheChips,
 )
 from shardwise.report.words import counted, duration, mesh_text
-from shardwise.search.serving.choose import Rule
+from shardwise.search.serving.rule import Rule
 
 # The longest part of a decode step -> what the deployment is bound by.
 BOUNDS = {

@@ -15,10 +15,10 @@ from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.choose import Rule
 from shardwise.search.serving.deployments import Points, colocated, concatenate, disaggregated
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock, blocks
 from shardwise.search.serving.layouts import CandidateEngines, candidate_engines, machines
+from shardwise.search.serving.rule import Rule
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import bytes_per_element
 from shardwise.workload import Serve

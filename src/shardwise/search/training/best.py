@@ -32,8 +32,8 @@ class ScoredCells(Protocol):
         """The layout of a cell under its best form, or under the form at `form_index`."""
 
 
-def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
-    """Divide cells into groups to which the same forms apply.
+def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Num]]:
+    """Divide cells into groups to which the same forms apply: yields the indices of their cells.
 
     Cells with `context` but without `fsdp` are in two groups: their weights may be sharded over
     `context`, or replicated.
@@ -58,7 +58,7 @@ def groups(cells: Cells, seq: int) -> Iterator[tuple[Group, Cells]]:
             mask = mask & (trait == value)
         if mask.any():
             group = Group(weights_sharded, **dict(zip(traits, values, strict=True)))
-            yield group, cells.take(mask.nonzero()[0])
+            yield group, mask.nonzero()[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.model_sizes import divisors, worth_sharding
 from shardwise.search.training.legal import legal_meshes
-from shardwise.strategy.layout import data_shards
+from shardwise.strategy.layout import Form, Layouts, data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
@@ -25,6 +25,8 @@ class Cells:
     Args:
         meshes: for each cell, its `Mesh` (array of objects).
         mesh_index: for each cell, a number that only cells of the same mesh share.
+        microbatch_index: for each cell, a number that only cells of the same mesh and microbatch
+            size share: all of its placements.
         placements: for each cell, its `Placement` (array of objects).
         sizes: mesh role -> array of its size in each cell.
         micro_batch: for each cell, the sequences of a microbatch on one data shard.
@@ -34,6 +36,7 @@ class Cells:
 
     meshes: Num
     mesh_index: Num
+    microbatch_index: Num
     placements: Num
     sizes: Mapping[str, Num]
     micro_batch: Num
@@ -48,11 +51,30 @@ class Cells:
         return Cells(
             meshes=self.meshes[rows],
             mesh_index=self.mesh_index[rows],
+            microbatch_index=self.microbatch_index[rows],
             placements=self.placements[rows],
             sizes={role: size[rows] for role, size in self.sizes.items()},
             micro_batch=self.micro_batch[rows],
             n_microbatches=self.n_microbatches[rows],
             costs=self.costs.take(rows),
+        )
+
+    def distinct(self) -> tuple[Cells, Num]:
+        """(one cell for all placements of a mesh and microbatch size, each cell's row in it)."""
+        import numpy as np
+
+        _, first, rows = np.unique(self.microbatch_index, return_index=True, return_inverse=True)
+        return self.take(first), rows
+
+    def layouts(self, form: Form, chunks: Num = 1) -> Layouts:
+        """The layouts of all cells under a form, with `chunks` of layers on each stage."""
+        form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
+        return Layouts(
+            **form_fields,
+            sizes=self.sizes,
+            micro_batch=self.micro_batch,
+            n_microbatches=self.n_microbatches,
+            virtual=chunks,
         )
 
 
@@ -74,6 +96,7 @@ def cells(
     meshes: list[Mesh] = []
     placements: list[Placement] = []
     n_cells: list[int] = []
+    n_placements: list[int] = []
     placement_index: list[int] = []
     batches: list[tuple[int, int]] = []
     for mesh, mesh_placements, mesh_batches in _rows(config, system, job, fixed, max_sizes):
@@ -82,6 +105,7 @@ def cells(
         for batch in mesh_batches:
             placement_index += range(first, len(placements))
             batches += [batch] * len(mesh_placements)
+            n_placements.append(len(mesh_placements))
         meshes.append(mesh)
         n_cells.append(len(mesh_placements) * len(mesh_batches))
     if not batches:
@@ -93,6 +117,7 @@ def cells(
     return Cells(
         meshes=np.repeat(_object_array(meshes), n_cells),
         mesh_index=np.repeat(np.arange(len(meshes)), n_cells),
+        microbatch_index=np.repeat(np.arange(len(n_placements)), n_placements),
         placements=_object_array(placements)[index],
         sizes={role: np.repeat(sizes[:, i], n_cells) for i, role in enumerate(Mesh().sizes)},
         micro_batch=columns[:, 0],

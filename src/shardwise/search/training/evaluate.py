@@ -2,7 +2,7 @@
 
 A strategy is a cell (mesh, placement, microbatch size) under a form (ZeRO stage, schedule, chunks,
 remat policy, context kind). Forms share the time of one microbatch, which is evaluated once for a
-block of cells.
+block of cells; placements of a mesh share everything but their collectives (`chip_work`).
 """
 
 from __future__ import annotations
@@ -10,34 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from shardwise.arrays import Num, minimum
-from shardwise.estimate.chip_memory import Memory, capacity_bytes
+from shardwise.arrays import Num
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.layout_step import training_program
-from shardwise.estimate.training.memory.framework import planned_framework
-from shardwise.estimate.training.memory.peak import step_memory
-from shardwise.estimate.training.memory.stages import LocalShapes
 from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout
-from shardwise.estimate.training.step import step_time
+from shardwise.estimate.training.step import OncePerStep, once_per_step, step_time
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import Fixed
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
-from shardwise.search.training.forms import (
-    MAX_CHUNKS,
-    Group,
-    WithoutRemat,
-    forms_below_1f1b,
-    least_memory_form,
-    without_remat,
-)
+from shardwise.search.training.chip_work import SHARED_ROWS, ChipWork, ComputeKey
+from shardwise.search.training.forms import MAX_CHUNKS, Group, WithoutRemat, without_remat
 from shardwise.search.training.legal import is_legal
 from shardwise.search.training.runtime_limits import is_run
-from shardwise.strategy.layout import Form, Layout, Layouts
+from shardwise.strategy.layout import Form, Layout
 from shardwise.strategy.schedules import chunked
-from shardwise.vocabulary import NO_SCHEDULE
 from shardwise.workload import Train
 
 BATCH_CELLS = 1 << 12  # number of cells evaluated together
@@ -45,7 +34,7 @@ BATCH_CELLS = 1 << 12  # number of cells evaluated together
 # of the other cells by their lower bounds.
 FIRST_BATCH_CELLS = 1 << 9
 
-ProgramKey = tuple[str, str, int | None]  # context kind, remat, expert_tensor
+TimeKey = tuple[str, str, int | None]  # context kind, remat, expert_tensor
 
 
 class Block:
@@ -58,6 +47,8 @@ class Block:
             for the memory (1 or 0), then its step seconds, or its bytes of memory if too large.
         form: for each cell, the index in `forms` of its best form; -1 without a legal form.
         parent: the block from which the cells were taken and their rows in it, or None.
+        work: compute and memory, in one row for all placements of a mesh and microbatch size.
+        work_rows: for each cell, its row in `work`.
     """
 
     def __init__(
@@ -69,7 +60,9 @@ class Block:
         rates: Rates,
         fixed: Fixed,
         chunks: Num = 1,
+        work: tuple[ChipWork, Num] | None = None,
     ) -> None:
+        """Args as the attributes; `work` is any that has the cells, and the row of each cell."""
         import numpy as np
 
         self.config = config
@@ -84,9 +77,17 @@ class Block:
         self.score = np.full((2, n_cells), np.inf)
         self.form = np.full(n_cells, -1)
         self.parent: tuple[Block, Num] | None = None
-        self._microbatches: dict[ProgramKey, tuple[Step, MicrobatchTime, LocalShapes]] = {}
-        self._same_compute: dict[tuple[str, int | None], MicrobatchTime] = {}
-        self._same_matmuls: dict[int | None, MicrobatchTime] = {}
+        if work is None:
+            distinct, rows = cells.distinct()
+            work = (ChipWork(config, job, rates, distinct), rows)
+        source, source_rows = work
+        numbers = source_rows * (MAX_CHUNKS + 1) + self.chunks
+        _, first, self.work_rows = np.unique(numbers, return_index=True, return_inverse=True)
+        self.work = source.take(source_rows[first], self.chunks[first])
+        self._microbatches: dict[TimeKey, MicrobatchTime] = {}
+        # Program of a microbatch, and its time without collectives.
+        self._programs: dict[ComputeKey, tuple[Step, MicrobatchTime]] = {}
+        self._once: dict[tuple[int, str], OncePerStep] = {}
         self._legal: dict[WithoutRemat, Num] = {}
         self._settled: dict[WithoutRemat, list[tuple[frozenset[str], Num]]] = {}
         self._slowest: Num = np.inf
@@ -98,69 +99,22 @@ class Block:
         if self.fixed.any_layout:
             return np.arange(len(self.cells))
         for form in self.group.forms(self.config, self.job, self.fixed):
-            layouts = self._layouts(_least_demanding(form))
-            return is_run(self.config, self.job, layouts, self.rates.chip).nonzero()[0]
+            layouts = self.work.cells.layouts(_least_demanding(form), self.work.chunks)
+            is_searched = is_run(self.config, self.job, layouts, self.rates.chip)
+            return is_searched[self.work_rows].nonzero()[0]
         return np.arange(0)
 
-    def bound(self) -> tuple[Num, Num]:
-        """(whether it fits under no form, lower bound of its step seconds), for each cell.
+    def is_legal(self, form: Form, chunks: Num = None) -> Num:
+        """Whether a form is legal, and one that the user admits, in each row of `work`.
 
-        A cell needs the least memory under 1F1B, full remat and the highest ZeRO stage, or under a
-        schedule that declares to need less than 1F1B. The bound on seconds is the time of 1F1B
-        without remat, the bubble, the collectives of `expert` and `context` and, in a pipeline,
-        embedding, head and sends between stages.
+        Args:
+            chunks: chunks of layers on a stage; None for those of each row.
         """
-        chunks = {name: value for name, value in self.fixed.items() if name == "loss_chunks"}
-        forms_by_expert_tensor: dict[int | None, list[Form]] = {}
-        for form in self.group.forms(self.config, self.job, chunks):
-            forms_by_expert_tensor.setdefault(form.expert_tensor, []).append(form)
-        bounds = [self._bound(forms) for forms in forms_by_expert_tensor.values()]
-        too_large, seconds = bounds[0]
-        for other_too_large, other_seconds in bounds[1:]:
-            too_large = too_large & other_too_large
-            seconds = minimum(seconds, other_seconds)
-        return too_large, seconds
-
-    def _bound(self, forms: Sequence[Form]) -> tuple[Num, Num]:
-        """The bound over forms with the same `expert_tensor`."""
-        plain = [form for form in forms if form.schedule in (NO_SCHEDULE, "1f1b")]
-        priced = self._priced(self._layouts(plain[0]))
-        # The program does not depend on remat.
-        program, microbatch, shapes = self._microbatch(priced)
-        fits: Num = False
-        for form in [least_memory_form(plain), *forms_below_1f1b(forms)]:
-            memory = self._memory(self._layouts(form), program, shapes)
-            fits = fits | memory.fits
-        traffic = dict(microbatch.traffic)
-        for role in ("expert", "context"):
-            traffic.pop(role, None)
-        time = step_time(priced, replace(microbatch, traffic=traffic))
-        seconds = time.step_s - time.bubble_s
-        if self.group.pipelined:
-            seconds = seconds - (time.comm_s["pipe"] + time.head_s)
-        return ~fits, seconds
-
-    def most_left_bytes(self) -> float:
-        """Bytes that the roomiest strategy leaves on its fullest chip, beside what is kept free.
-
-        Negative if it does not fit, minus infinity if none is legal. Only the forms that need the
-        least memory are evaluated, one for each schedule, kind of context and split of experts.
-        Schedules with several chunks need more than 1F1B.
-        """
-        import numpy as np
-
-        forms_by_key: dict[WithoutRemat, list[Form]] = {}
-        for form in self.group.forms(self.config, self.job, self.fixed):
-            if not chunked(form.schedule):
-                forms_by_key.setdefault(without_remat(form), []).append(form)
-        most = -np.inf
-        for form in map(least_memory_form, forms_by_key.values()):
-            layouts = self._layouts(form)
-            program, _, shapes = self._microbatch(self._priced(layouts))
-            memory = self._memory(layouts, program, shapes)
-            legal = self._is_legal(layouts)
-            most = max(most, float(np.where(legal, memory.left, -np.inf).max()))
-        return most
+        layouts = self.work.cells.layouts(form, self.work.chunks if chunks is None else chunks)
+        legal = is_legal(self.config, self.job, layouts)
+        if self.fixed.any_layout:
+            return legal
+        return legal & is_run(self.config, self.job, layouts, self.rates.chip)
 
     def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:
         """(lowest bound, rows) of batches of cells with similar bounds, lowest bounds first.
@@ -180,10 +134,23 @@ class Block:
             start += size
             size = BATCH_CELLS
 
-    def take(self, rows: Num, chunks: Num = 1) -> Block:
-        """A new block of the cells at the indices `rows`, not evaluated yet."""
-        cells = self.cells.take(rows)
-        block = Block(self.config, self.job, self.group, cells, self.rates, self.fixed, chunks)
+    def take(self, rows: Num, chunks: Num = 1, group: Group | None = None) -> Block:
+        """A new block of the cells at the indices `rows`, not evaluated yet.
+
+        Args:
+            chunks: for each cell, the chunks of layers on a stage.
+            group: a group with the same sharding rules to which the cells belong.
+        """
+        block = Block(
+            self.config,
+            self.job,
+            group or self.group,
+            self.cells.take(rows),
+            self.rates,
+            self.fixed,
+            chunks,
+            work=(self.work, self.work_rows[rows]),
+        )
         block.parent = (self, rows)
         return block
 
@@ -207,10 +174,10 @@ class Block:
         for form in forms:
             key = without_remat(form)
             if key not in self._legal:
-                self._legal[key] = self._is_legal(self._layouts(form, self.chunks))
+                self._legal[key] = self.is_legal(form)[self.work_rows]
             legal = self._legal[key] & ~self._is_settled(form, best)
             if legal.any():
-                self._evaluate(self._layouts(form, self.chunks), legal, best)
+                self._evaluate(form, legal, best)
 
     def _evaluate_chunked(self, forms: Sequence[Form], best: Best) -> None:
         """Evaluate the forms of a schedule whose stages have several chunks of layers.
@@ -233,7 +200,8 @@ class Block:
         least_demanding = _least_demanding(form)
         rows = []
         for count in counts:
-            rows.append(self._is_legal(self._layouts(least_demanding, count)).nonzero()[0])
+            legal = self.is_legal(least_demanding, count)
+            rows.append(legal[self.work_rows].nonzero()[0])
         n_rows = [len(row) for row in rows]
         return np.concatenate([[], *rows]).astype(int), np.repeat(counts, n_rows)
 
@@ -259,63 +227,53 @@ class Block:
         self.chunks[cells] = other.chunks[best_rows]
         self.forms += other.forms
 
-    def _layouts(self, form: Form, virtual: Num = 1) -> Layouts:
-        """The layouts of all cells under a form, with `virtual` chunks on each stage."""
-        form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
-        return Layouts(
-            **form_fields,
-            sizes=self.cells.sizes,
-            micro_batch=self.cells.micro_batch,
-            n_microbatches=self.cells.n_microbatches,
-            virtual=virtual,
+    def priced(self, form: Form) -> PricedLayout:
+        """The layouts of all cells under a form, with what prices their items."""
+        return PricedLayout(
+            config=self.config,
+            layout=self.cells.layouts(form, self.chunks),
+            rates=self.rates,
+            costs=self.cells.costs,
         )
 
-    def _is_legal(self, layouts: Layouts) -> Num:
-        """Whether each layout is legal, and one of those that the user admits."""
-        legal = is_legal(self.config, self.job, layouts)
-        if self.fixed.any_layout:
-            return legal
-        return legal & is_run(self.config, self.job, layouts, self.rates.chip)
-
-    def _microbatch(self, priced: PricedLayout) -> tuple[Step, MicrobatchTime, LocalShapes]:
-        """(program, time, local shapes) of one microbatch, cached for forms that share them."""
-        layouts = priced.layout
-        remat = str(layouts.full_remat)
-        if "activations" in layouts.offload:
-            remat = layouts.policy
-        key = (layouts.context_kind, remat, layouts.expert_tensor)
+    def microbatch(self, form: Form) -> MicrobatchTime:
+        """Time of one microbatch of each cell, evaluated once for forms that share it."""
+        remat = str(form.full_remat)
+        if "activations" in form.offload:
+            remat = form.policy
+        key = (form.context_kind, remat, form.expert_tensor)
         if key not in self._microbatches:
-            program = training_program(self.config, self.job, layouts)
-            time = self._inherited_time(key)
+            time = self._inherited_time(form, key)
             if time is None:
-                same_compute = self._same_compute.get((remat, layouts.expert_tensor))
-                same_matmuls = self._same_matmuls.get(layouts.expert_tensor)
-                time = microbatch_time(priced, program, same_compute, same_matmuls)
-            self._same_compute[remat, layouts.expert_tensor] = time
-            self._same_matmuls[layouts.expert_tensor] = time
-            shapes = LocalShapes(self.config, self.job, program, layouts)
-            self._microbatches[key] = (program, time, shapes)
+                time = microbatch_time(self.priced(form), *self._program(form))
+            self._microbatches[key] = time
         return self._microbatches[key]
 
-    def _inherited_time(self, key: ProgramKey) -> MicrobatchTime | None:
-        """The time of a microbatch of these cells if the parent block has evaluated it, or None."""
+    def _inherited_time(self, form: Form, key: TimeKey) -> MicrobatchTime | None:
+        """The time that the parent has evaluated, or can for little more; None if there is none."""
         if self.parent is None:
             return None
-        block, rows = self.parent
-        if key not in block._microbatches:
+        parent, rows = self.parent
+        if key not in parent._microbatches and len(parent.cells) > SHARED_ROWS:
             return None
-        return block._microbatches[key][1].take(rows)
+        return parent.microbatch(form).take(rows)
 
-    def _priced(self, layouts: Layouts) -> PricedLayout:
-        return PricedLayout(
-            config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
-        )
+    def _program(self, form: Form) -> tuple[Step, MicrobatchTime]:
+        """(program of a microbatch of each cell, its time without collectives)."""
+        key = (form.full_remat, form.expert_tensor)
+        if key not in self._programs:
+            layouts = self.cells.layouts(form, self.chunks)
+            program = training_program(self.config, self.job, layouts)
+            compute = replace(self.work.compute(form), matmuls={})
+            self._programs[key] = (program, compute.take(self.work_rows))
+        return self._programs[key]
 
-    def _memory(self, layouts: Layouts, program: Step, shapes: LocalShapes) -> Memory:
-        chip = self.rates.chip
-        capacity = capacity_bytes(chip)
-        framework = planned_framework(chip.kind)
-        return step_memory(self.config, self.job, program, layouts, capacity, framework, shapes)
+    def _once_per_step(self, priced: PricedLayout) -> OncePerStep:
+        """Gradient sync and update of each cell, evaluated once for forms that share them."""
+        key = (priced.layout.zero, priced.layout.schedule)
+        if key not in self._once:
+            self._once[key] = once_per_step(priced)
+        return self._once[key]
 
     def _is_settled(self, form: Form, best: Best) -> Num:
         """Whether no more recomputation can improve each cell, judged by less of it.
@@ -333,28 +291,26 @@ class Block:
                 settled = settled | settled_with_less
         return settled
 
-    def _evaluate(self, layouts: Layouts, legal: Num, best: Best) -> None:
+    def _evaluate(self, form: Form, legal: Num, best: Best) -> None:
         """Evaluate one form on all cells and keep it where it is the best so far.
 
         Args:
-            layouts: the layouts of all cells under the form.
             legal: whether the form is legal for each cell.
         """
         import numpy as np
 
-        priced = self._priced(layouts)
-        program, microbatch, shapes = self._microbatch(priced)
-        memory = self._memory(layouts, program, shapes)
-        time = step_time(priced, microbatch)
-        too_large = ~memory.fits
-        value = np.where(too_large, memory.total, time.step_s)
-        fitting = legal & ~too_large
+        priced = self.priced(form)
+        step_s = step_time(priced, self.microbatch(form), self._once_per_step(priced)).step_s
+        fits, n_bytes = (column[self.work_rows] for column in self.work.fits_and_bytes(form))
+        too_large = ~fits
+        value = np.where(too_large, n_bytes, step_s)
+        fitting = legal & fits
         best.n_strategies += int(legal.sum())
         best.n_fitting += int(fitting.sum())
-        best.add_to_front(self, time.step_s, memory.total, fitting.nonzero()[0])
-        settled = memory.fits | (time.step_s >= self._slowest)
-        self._settled.setdefault(without_remat(layouts), []).append(
-            (frozenset(layouts.recomputed), settled)
+        best.add_to_front(self, step_s, n_bytes, fitting.nonzero()[0])
+        settled = fits | (step_s >= self._slowest)
+        self._settled.setdefault(without_remat(form), []).append(
+            (frozenset(form.recomputed), settled)
         )
         best_too_large, best_value = self.score
         better = (too_large < best_too_large) | (
@@ -364,7 +320,7 @@ class Block:
         best_too_large[better] = too_large[better]
         best_value[better] = value[better]
         self.form[better] = len(self.forms)
-        self.forms.append(layouts)
+        self.forms.append(form)
 
     def legal_rows(self) -> Num:
         """Indices of the cells that have a legal form."""

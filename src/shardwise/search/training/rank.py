@@ -21,6 +21,7 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import NOTHING_FIXED, Fixed
+from shardwise.search.training import bound
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
@@ -221,7 +222,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
             blocks = list(_blocks(config, system, job, PEAK, fixed))
         except NoStrategy:
             return -math.inf
-        most = max([most, *(block.most_left_bytes() for block in blocks)])
+        most = max([most, *(bound.most_left_bytes(block) for block in blocks)])
         if most >= 0:
             break
     return most
@@ -229,7 +230,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
 
 def _may_fit(blocks: Iterable[Block]) -> bool:
     """Whether any cell may fit in memory, judged by its lower bound."""
-    return any(not block.bound()[0].all() for block in blocks)
+    return any(bound.may_fit(block).any() for block in blocks)
 
 
 def _n_meshes(keep: int) -> int:
@@ -254,9 +255,9 @@ def _rank(
     best = Best(_n_meshes(keep), [] if front else None, exhaustive)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
-        bounds = block.bound()
-        # The bound of a pipeline leaves out its bubble. For a single mesh, other strategies come
-        # first: they exclude most pipelines, which are many, at once.
+        bounds = bound.bound(block)
+        # For a single mesh, strategies without a pipeline come first: they exclude most pipelines,
+        # which are many, at once.
         is_late = best.n_meshes == 1 and block.group.pipelined
         for (none_fits, least_s), rows in block.batches(*bounds):
             batches.append(((none_fits, is_late, least_s), block, rows, bounds))
@@ -296,10 +297,14 @@ def _blocks(
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
-    for group, group_cells in groups(all_cells, job.seq):
-        block = Block(config, job, group, group_cells, rates, fixed)
-        rows = block.rows_to_search()
-        if len(rows) == len(group_cells):
+    roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
+    for group, rows in groups(all_cells, job.seq):
+        key = (group.weights_sharded, group.sequence_parallel)
+        if key not in roots:
+            roots[key] = Block(config, job, group, all_cells, rates, fixed)
+        block = roots[key].take(rows, group=group)
+        searched = block.rows_to_search()
+        if len(searched) == len(rows):
             yield block
-        elif len(rows):
-            yield block.take(rows)
+        elif len(searched):
+            yield roots[key].take(rows[searched], group=group)

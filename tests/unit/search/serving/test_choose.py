@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import shardwise as sw
-from shardwise.search.serving.choose import USUAL_TPOT_S
+from shardwise.search.serving.rule import USUAL_TPOT_S
 
 
 @pytest.mark.parametrize(
