@@ -26,6 +26,7 @@ from shardwise.check.compiling.result import (
     Place,
 )
 from shardwise.check.compiling.targets import Target
+from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
@@ -222,4 +223,5 @@ def compile_lowered(
         lower_s=lower_s,
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
+        upcasts=upcast_products(lowered),
     )

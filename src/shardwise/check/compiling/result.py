@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from shardwise.check.compiling.targets import Target
+from shardwise.check.source_line import SourceLine
 from shardwise.errors import BadFile
 
 # An option that lets the TPU's compiler continue when a program exceeds the memory.
@@ -79,6 +80,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Upcast:
+    """A matmul of the traced program whose fp32 operands are casts of 16-bit arrays.
+
+    Args:
+        op_name: end of the op names of the compiled matmuls.
+        source: the line of the user's code; None if it is not known.
+    """
+
+    op_name: str
+    source: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A compiled program with its statistics.
 
@@ -96,6 +110,7 @@ class Compiled:
         compile_s: seconds to compile it.
         rss_bytes: peak memory of the compiling process.
         cached: whether it was read from the cache.
+        upcasts: matmuls in fp32 of arrays that were cast from 16 bits.
     """
 
     name: str
@@ -111,6 +126,7 @@ class Compiled:
     compile_s: float
     rss_bytes: int
     cached: bool = False
+    upcasts: tuple[Upcast, ...] = ()
 
     @property
     def total_s(self) -> float:
@@ -183,9 +199,13 @@ class BadOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingError:
-    """A sharding is invalid: its axes do not divide a dim, or one axis is used twice."""
+    """A sharding is invalid: its axes do not divide a dim, or one axis is used twice.
+
+    `source` is the line of the user's code that is at fault, None if it is not known.
+    """
 
     text: str
+    source: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,10 +234,11 @@ class Killed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFailure:
-    """Any other failure, with its message."""
+    """Any other failure, with its message and the line of the user's code that raised it."""
 
     stage: str
     text: str
+    source: SourceLine | None = None
 
 
 Failure = (

@@ -1,0 +1,65 @@
+"""Sentences about the faults of a user's program, and what may help against each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise import units
+from shardwise.check.source_line import SourceLine
+from shardwise.check.user.fault import Fault
+
+
+def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
+    """What is wrong, where, and how much of the chip it takes.
+
+    Args:
+        n_devices: devices of the whole mesh.
+        device: what a device is called: `chip`, or `device` where a chip has several.
+    """
+    size = units.show_gib(fault.bytes)
+    share = f"{fault.share:.0%}"
+    devices = f"all {fault.n_chips} {device}s"
+    if fault.n_chips < n_devices:
+        devices = f"the {fault.n_chips} {device}s along {' x '.join(fault.axes)}"
+    where = place(fault.scope, fault.sources)
+    at = f" in {where}" if where else ""
+    match fault.kind:
+        case "whole arguments":
+            return f"Arguments are whole on {devices}: {size} of {fault.subject}."
+        case "whole activation":
+            return f"An activation is whole on {devices}: {fault.subject} ({size}){at}."
+        case "gathered whole":
+            return f"An activation is gathered whole on {devices}: {fault.subject} ({size}){at}."
+        case "repeated work":
+            return f"The same products are computed on {devices}: {share} of the FLOPs{at}."
+        case "reshard in a loop":
+            return (
+                f"A reshard inside a loop: {fault.subject}{at}, {fault.n_runs} times, "
+                f"{share} of the traffic."
+            )
+        case "fp32 product":
+            return f"An fp32 product of 16-bit inputs{at}: {share} of the FLOPs."
+    return f"Not donated: {size} of {fault.subject} may be reused in place."
+
+
+def remedy(fault: Fault) -> str:
+    """What may help."""
+    match fault.kind:
+        case "whole arguments":
+            return f"shard {fault.subject} over {' or '.join(fault.axes)}"
+        case "whole activation" | "gathered whole":
+            return "keep it split there, with jax.lax.with_sharding_constraint"
+        case "repeated work":
+            return f"split one operand over {' or '.join(fault.axes)}"
+        case "reshard in a loop":
+            return "give the array the same sharding before and after this line"
+        case "fp32 product":
+            return "cast the result, or set preferred_element_type=jnp.float32"
+    names = [f'"{name}"' for name in fault.subject.replace(" and ", ", ").split(", ")]
+    return f"jax.jit(..., donate_argnames=[{', '.join(names)}])"
+
+
+def place(scope: str, sources: Sequence[SourceLine]) -> str:
+    """Scope and source line of an operation: `mlp (train.py:31)`."""
+    lines = ", ".join(map(str, sources))
+    return f"{scope} ({lines})" if scope and lines else scope or lines
