@@ -80,8 +80,23 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultArray:
+    """An array that the function returns.
+
+    Args:
+        path: its path in the result, such as `[0]['w']`; "" if it is the result.
+        shape: dtype and global dims, such as `bfloat16[8,128]`.
+        spec: for each dim, the mesh axes over which it is sharded; None if that is unknown.
+    """
+
+    path: str
+    shape: str
+    spec: tuple[tuple[str, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Upcast:
-    """A matmul of the traced program whose fp32 operands are casts of 16-bit arrays.
+    """A matmul of the traced program in fp32, for which a 16-bit array was cast.
 
     Args:
         op_name: end of the op names of the compiled matmuls.
@@ -111,6 +126,7 @@ class Compiled:
         rss_bytes: peak memory of the compiling process.
         cached: whether it was read from the cache.
         upcasts: matmuls in fp32 of arrays that were cast from 16 bits.
+        results: the arrays that it returns.
     """
 
     name: str
@@ -127,6 +143,7 @@ class Compiled:
     rss_bytes: int
     cached: bool = False
     upcasts: tuple[Upcast, ...] = ()
+    results: tuple[ResultArray, ...] = ()
 
     @property
     def total_s(self) -> float:

@@ -24,6 +24,7 @@ from shardwise.check.user.fault import (
 )
 from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments
 
+ASSUMED_MEMORY_BYTES = 2**34  # of a device of which no public source says how much it has
 SMALL_SHARE = 0.01  # of the bytes that are not donated: arguments that are not named
 # Ends of op names of table lookups and of their gradients, which move tokens to the rows.
 _LOOKUPS = ("gather", "scatter-add", "scatter", "dynamic_slice")
@@ -35,7 +36,7 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
     evidence = Evidence(
         program=program,
         replication=replication(program.module, compiled.mesh),
-        memory_bytes=compiled.target.memory_bytes or max(compiled.memory.device_bytes, 1),
+        memory_bytes=compiled.target.memory_bytes or ASSUMED_MEMORY_BYTES,
     )
     moves = needless_moves(program.module, program.collectives, evidence.replication)
     faults = [

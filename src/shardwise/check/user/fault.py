@@ -72,7 +72,7 @@ class Evidence:
     """A compiled program, and what follows from it.
 
     Args:
-        memory_bytes: memory of a device, or of the program where that is unknown.
+        memory_bytes: memory of a device.
     """
 
     program: AnalyzedProgram

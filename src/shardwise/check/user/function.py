@@ -22,6 +22,7 @@ from shardwise.check.compiling.result import (
     Failure,
     OtherFailure,
     OutOfMemory,
+    ResultArray,
     ShardingError,
 )
 from shardwise.check.hlo.collectives import Collective
@@ -75,6 +76,7 @@ class FunctionReport:
         mesh: axis -> size of the function's mesh.
         flops_by_scope: FLOPs of products on one device, by the name scopes of the function's code.
         largest: arrays that are live at the peak, largest first.
+        results: arrays that the function returns, with the shardings that the compiler chose.
         faults: what takes memory or time for nothing; what may be the cause of others comes first.
         compile_s: seconds of lowering and compiling.
     """
@@ -92,6 +94,7 @@ class FunctionReport:
     largest: tuple[PeakArray, ...]
     compile_s: float
     versions: Mapping[str, str]
+    results: tuple[ResultArray, ...] = ()
     faults: tuple[Fault, ...] = ()
 
     @property
@@ -212,6 +215,7 @@ def _program_report(
         largest=largest_arrays(arrays),
         compile_s=compiled.total_s,
         versions=compiled.versions,
+        results=compiled.results,
         faults=find_faults(program),
     )
 

@@ -22,23 +22,25 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
     if fault.n_chips < n_devices:
         devices = f"the {fault.n_chips} {device}s along {' x '.join(fault.axes)}"
     where = place(fault.scope, fault.sources)
-    at = f" in {where}" if where else ""
+    location = f" in {where}" if where else ""
     match fault.kind:
         case "whole arguments":
             return f"Arguments are whole on {devices}: {size} of {fault.subject}."
         case "whole activation":
-            return f"An activation is whole on {devices}: {fault.subject} ({size}){at}."
+            return f"An activation is whole on {devices}: {fault.subject} ({size}){location}."
         case "gathered whole":
-            return f"An activation is gathered whole on {devices}: {fault.subject} ({size}){at}."
+            return (
+                f"An activation is gathered whole on {devices}: {fault.subject} ({size}){location}."
+            )
         case "repeated work":
-            return f"The same products are computed on {devices}: {share} of the FLOPs{at}."
+            return f"The same products are computed on {devices}: {share} of the FLOPs{location}."
         case "reshard in a loop":
             return (
-                f"A reshard inside a loop: {fault.subject}{at}, {fault.n_runs} times, "
+                f"A reshard inside a loop: {fault.subject}{location}, {fault.n_runs} times, "
                 f"{share} of the traffic."
             )
         case "fp32 product":
-            return f"An fp32 product of 16-bit inputs{at}: {share} of the FLOPs."
+            return f"An fp32 product of 16-bit inputs{location}: {share} of the FLOPs."
     return f"Not donated: {size} of {fault.subject} may be reused in place."
 
 

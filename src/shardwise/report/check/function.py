@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.user.function import CollectiveRow, FunctionReport
 from shardwise.hardware import parse_system
 from shardwise.report.check.faults import place, remedy, sentence
@@ -27,6 +28,8 @@ def blocks(report: FunctionReport) -> Iterator[Block]:
     if report.compiled is None:
         return
     yield table(["", ">"], _numbers(report))
+    if report.compiled.step_s and report.compiled.step_s.cycles is not None:
+        yield quiet(CYCLES_NOTE)
     if report.collectives:
         headers = ["collectives over", "", ">n", ">bytes", ">async", "from"]
         yield table(headers, map(_collective, report.collectives[:MAX_COLLECTIVES]))
