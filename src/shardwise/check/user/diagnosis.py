@@ -88,20 +88,17 @@ def _fp32_products(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _reshards_in_loops(evidence: Evidence, moves: Iterable[Collective]) -> Iterator[Fault]:
-    """Yield a fault for the needless move of an activation in a loop that sends most."""
+    """Yield a fault for the needless moves of activations in loops, with the largest of them."""
     collectives = evidence.program.collectives
     total = max(sum(move.received_bytes * move.n_runs for move in collectives), 1)
-    largest = None
+    in_loops = []
     for move in moves:
         is_lookup = move.op_name.rpartition("/")[2] in _LOOKUPS
         if move.n_runs > 1 and not is_lookup and evidence.is_activation(move.computation, move.op):
-            n_bytes = move.received_bytes * move.n_runs
-            if largest is None or n_bytes > largest.received_bytes * largest.n_runs:
-                largest = move
-    if largest is None:
-        return
-    n_bytes = largest.received_bytes * largest.n_runs
+            in_loops.append(move)
+    n_bytes = sum(move.received_bytes * move.n_runs for move in in_loops)
     if n_bytes >= TRAFFIC_SHARE * total:
+        largest = max(in_loops, key=lambda move: move.received_bytes * move.n_runs)
         yield Fault(
             kind="reshard in a loop",
             subject=f"{largest.kind.replace('_', '-')} of {show_shape(largest.op.shapes[-1])}",

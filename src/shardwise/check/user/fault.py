@@ -17,8 +17,9 @@ from shardwise.check.hlo.sharding import sharded_axes
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.source_line import SourceLine
 
-# The smallest share of a chip's memory, of its FLOPs or of its traffic that is a fault.
+# The smallest share of a chip's memory, of the program's peak, FLOPs or traffic that is a fault.
 MEMORY_SHARE = 0.01
+PEAK_SHARE = 0.05
 FLOPS_SHARE = 0.05
 TRAFFIC_SHARE = 0.05
 
@@ -83,6 +84,13 @@ class Evidence:
     def module(self) -> Module:
         """The parsed program."""
         return self.program.module
+
+    @property
+    def least_activation_bytes(self) -> float:
+        """Bytes from which on one activation is noticeable: in the peak, or in the memory."""
+        peak_bytes = PEAK_SHARE * self.program.compiled.memory.device_bytes
+        memory_bytes = MEMORY_SHARE * self.memory_bytes
+        return min(max(peak_bytes, memory_bytes / 10), memory_bytes)
 
     @property
     def mesh(self) -> dict[str, int]:

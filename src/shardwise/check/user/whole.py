@@ -14,6 +14,8 @@ from shardwise.check.user.fault import MEMORY_SHARE, Evidence, Fault, argument_n
 # Data parallelism holds all weights on every chip on purpose, and may as long as they are small.
 DATA_PARALLEL_SHARE = 0.2
 REPEATED_SHARE = 0.1  # of the FLOPs of a chip
+TOKENS_SHARE = 0.02  # of the bytes of all arguments: what tokens take at most
+_INDICES = ("s32", "u32", "s64", "u64", "pred")
 _MOVES = ("copy", "custom-call", "all-gather-start")
 
 
@@ -24,7 +26,7 @@ def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
     is_data_parallel = len(evidence.mesh) == 1
     for parameter in evidence.module.entry_computation.parameters:
         axes = _axes_by_dim(evidence, parameter)
-        if axes is None or _is_integer(parameter):
+        if axes is None or _is_index(parameter):
             continue
         if not any(axes):
             names.append(parameter.op_name)
@@ -52,19 +54,20 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
     a product needs do not count.
     """
     batch_axes = _batch_axes(evidence)
-    needless_starts = {(move.computation, move.done or move.instruction) for move in needless}
+    collectives = evidence.program.collectives
+    gathers = {_place(move) for move in collectives if move.kind == "all_gather"}
+    starts = {(move.computation, move.instruction) for move in collectives if move.done}
+    needless_gathers = set(map(_place, needless))
     fault = None
     for op in evidence.program.ops:
         n_bytes = padded_hbm_bytes(evidence.module, op.instruction.shapes)
         share = n_bytes / evidence.memory_bytes
-        if (
-            share < MEMORY_SHARE
-            or not _computes(op)
-            or not evidence.is_activation(op.computation, op.instruction)
-        ):
+        key = (op.computation, op.instruction.name)
+        if n_bytes < evidence.least_activation_bytes or not _computes(op) or key in starts:
             continue
-        is_gather = "all-gather" in op.instruction.opcode
-        if is_gather and (op.computation, op.instruction.name) not in needless_starts:
+        if not evidence.is_activation(op.computation, op.instruction):
+            continue
+        if key in gathers - needless_gathers:
             continue
         computation = evidence.module.computations[op.computation]
         missing = evidence.missing_axes(computation, op.instruction.name)
@@ -76,7 +79,7 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
         if fault is None or (n_chips, n_bytes) > (fault.n_chips, fault.bytes):
             largest = max(op.instruction.shapes, key=lambda shape: shape.padded_bytes)
             fault = Fault(
-                kind="gathered whole" if is_gather else "whole activation",
+                kind="gathered whole" if key in gathers else "whole activation",
                 subject=show_shape(largest),
                 axes=tuple(axis for axis in evidence.mesh if axis in missing),
                 n_chips=n_chips,
@@ -117,19 +120,25 @@ def _axes_by_dim(evidence: Evidence, parameter: Instruction) -> tuple[tuple[str,
     return sharded_axes(parameter.attributes, len(parameter.shapes[0].dims), mesh)
 
 
-def _is_integer(parameter: Instruction) -> bool:
-    return parameter.shapes[0].dtype.startswith(("s", "u", "pred"))
+def _is_index(parameter: Instruction) -> bool:
+    """Whether an argument has indices, such as tokens; weights in int8 are none."""
+    return parameter.shapes[0].dtype in _INDICES
 
 
 def _batch_arguments(evidence: Evidence) -> dict[int, frozenset[str]]:
-    """Numbers of the arguments with tokens, integers of one sequence or several, and the axes that
-    split their first dim."""
+    """Numbers of the arguments that have the tokens of the batch, with the axes that split it.
+
+    They are integers whose first dim is sharded. If they are large, they are packed weights.
+    """
     arguments = {}
+    n_bytes = 0
     for number, parameter in enumerate(evidence.module.entry_computation.parameters):
         axes = _axes_by_dim(evidence, parameter)
-        if axes and axes[0] and _is_integer(parameter):
+        if axes and axes[0] and _is_index(parameter):
             arguments[number] = frozenset(axes[0])
-    return arguments
+            n_bytes += parameter.bytes
+    is_small = n_bytes <= TOKENS_SHARE * evidence.program.compiled.memory.arguments
+    return arguments if is_small else {}
 
 
 def _batch_axes(evidence: Evidence) -> frozenset[str]:
@@ -141,6 +150,11 @@ def _reads_batch(evidence: Evidence, op: ScheduledOp) -> bool:
     computation = evidence.module.computations[op.computation]
     arguments = evidence.replication.arguments(computation, op.instruction.name)
     return bool(arguments & _batch_arguments(evidence).keys())
+
+
+def _place(move: Collective) -> tuple[str, str]:
+    """Computation and name of the instruction whose result a collective is."""
+    return move.computation, move.done or move.instruction
 
 
 def _computes(op: ScheduledOp) -> bool:
