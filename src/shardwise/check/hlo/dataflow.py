@@ -17,7 +17,7 @@ from shardwise.check.hlo.text import Computation, Instruction, Module
 # Bits of an array, or of each element of a tuple.
 Bits = int | tuple["Bits", ...]
 # Instructions that pass on their operand as it is.
-_SAME = ("copy", "bitcast", "optimization-barrier", "add-dependency", "domain", "copy-done")
+_SAME = ("copy", "bitcast", "optimization-barrier", "add-dependency", "domain", "async-update")
 
 
 def union(operands: Iterable[int]) -> int:
@@ -114,7 +114,7 @@ class Dataflow:
             index = instruction.tuple_index
             value = operands[0]
             return value[index] if isinstance(value, tuple) and index < len(value) else value
-        if opcode in _SAME:
+        if opcode in _SAME or (opcode.endswith("-done") and operands):
             return operands[0]
         if opcode == "while":
             return self._loop(instruction, operands[0])
@@ -129,8 +129,6 @@ class Dataflow:
             return with_bits(result, joined(operands[0]))
         if opcode in ("fusion", "call", "async-start", "call-start"):
             return self._run(instruction.callees[0], operands)
-        if opcode in ("async-done", "async-update", "call-done"):
-            return operands[0]
         target = instruction.attribute("custom_call_target")
         if opcode == "copy-start" or target == "ConcatBitcast":
             return union(map(joined, operands))

@@ -23,7 +23,7 @@ _MOVES = ("all-gather", "all-to-all")
 # Instructions that pass elements on. A dynamic-slice does, but not by the number of the chip.
 _PASSED = frozenset((
     *ELEMENTWISE, "reshape", "transpose", "reduce-precision", "slice", "dynamic-slice", "pad",
-    "concatenate", "reverse", "broadcast", "reduce", "dynamic-update-slice", "slice-done",
+    "concatenate", "reverse", "broadcast", "reduce", "dynamic-update-slice",
 ))  # fmt: skip
 
 

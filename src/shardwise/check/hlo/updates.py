@@ -31,7 +31,7 @@ class _Updates(Analysis):
         self, computation: Computation, instruction: Instruction, operands: tuple[int, ...]
     ) -> Bits:
         opcode = sync_opcode(instruction)
-        if opcode in _PASSED or opcode.endswith("-done"):
+        if opcode in _PASSED:
             return union(operands)
         if opcode == "scatter":
             return operands[0]
