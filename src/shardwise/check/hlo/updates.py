@@ -14,6 +14,7 @@ from shardwise.check.hlo.costs import ELEMENTWISE
 from shardwise.check.hlo.dataflow import Analysis, Bits, Dataflow, joined, union
 from shardwise.check.hlo.forms import sync_opcode
 from shardwise.check.hlo.text import Computation, Instruction, Module
+from shardwise.check.hlo.traffic import in_hbm
 
 # Instructions whose result has elements of their operands, at the same places.
 _PASSED = (*ELEMENTWISE, "reshape", "transpose", "reduce-precision", "slice", "dynamic-slice",
@@ -38,6 +39,25 @@ class _Updates(Analysis):
         if "output_to_operand_aliasing" in instruction.attributes:  # a kernel that works in place
             return union(operands)
         return 0
+
+
+def copied_arguments(module: Module) -> Iterator[tuple[str, Instruction, Instruction]]:
+    """Yield the copies of whole arguments, or of their updates, that stay in the same memory.
+
+    A copy is (computation, copy, argument).
+    """
+    updates = Dataflow(module, _Updates())
+    updates.run()
+    for computation in module.computations.values():
+        for copy in computation.instructions.values():
+            if copy.opcode != "copy" or not in_hbm(module, copy.shapes[0]):
+                continue
+            bits = updates.of(computation, copy.name)
+            for number, parameter in enumerate(module.entry_computation.parameters):
+                is_whole = parameter.bytes == copy.bytes
+                if bits >> number & 1 and is_whole:
+                    yield computation.name, copy, parameter
+                    break
 
 
 def unaliased_updates(module: Module) -> Iterator[Instruction]:

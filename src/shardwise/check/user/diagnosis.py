@@ -12,7 +12,7 @@ from shardwise.check.hlo.replication import replication
 from shardwise.check.hlo.reshards import needless_moves
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import padded_hbm_bytes
-from shardwise.check.hlo.updates import unaliased_updates
+from shardwise.check.hlo.updates import copied_arguments, unaliased_updates
 from shardwise.check.user.fault import (
     FLOPS_SHARE,
     MEMORY_SHARE,
@@ -45,6 +45,7 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
         *_reshards_in_loops(evidence, moves),
         *_fp32_products(evidence),
         *_undonated(evidence),
+        *_copied_arguments(evidence),
     ]
     if not any(fault.kind.startswith("whole") for fault in faults):
         faults += repeated_work(evidence)
@@ -63,6 +64,29 @@ def _undonated(evidence: Evidence) -> Iterator[Fault]:
         yield Fault(kind="not donated", subject=argument_names(names), bytes=n_bytes, share=share)
 
 
+def _copied_arguments(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault if copies of whole arguments take a noticeable share of the HBM traffic."""
+    ops = {(op.computation, op.instruction.name): op for op in evidence.program.ops}
+    names = []
+    n_bytes = 0.0
+    traffic = 0.0
+    for computation, copy, argument in copied_arguments(evidence.module):
+        op = ops.get((computation, copy.name))
+        size = padded_hbm_bytes(evidence.module, copy.shapes)
+        if op and size >= MEMORY_SHARE * evidence.memory_bytes:
+            names.append(argument.op_name)
+            n_bytes += size
+            traffic += op.hbm_bytes
+    share = traffic / max(evidence.program.hbm_bytes, 1.0)
+    if share >= TRAFFIC_SHARE:
+        yield Fault(
+            kind="copied arguments",
+            subject=argument_names(names),
+            bytes=int(n_bytes),
+            share=share,
+        )
+
+
 def _fp32_products(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault if a noticeable share of all FLOPs is in fp32 products of 16-bit arrays."""
     flops: dict[Upcast, float] = {}
@@ -71,19 +95,21 @@ def _fp32_products(evidence: Evidence) -> Iterator[Fault]:
         instruction = product.instruction
         sources = evidence.module.sources.lines_of(instruction.attributes)
         for upcast in evidence.program.compiled.upcasts:
-            is_line = upcast.source is None or upcast.source in sources
+            # Functions that were exported to another machine keep the names, but not the lines.
+            is_line = upcast.source is None or not sources or upcast.source in sources
             if is_line and instruction.op_name.endswith(upcast.op_name):
                 flops[upcast] = flops.get(upcast, 0.0) + product.flops
                 examples.setdefault(upcast, instruction)
                 break
     share = sum(flops.values()) / max(evidence.program.flops, 1.0)
     if share >= FLOPS_SHARE:
-        largest = examples[max(flops, key=flops.__getitem__)]
+        upcast = max(flops, key=flops.__getitem__)
+        largest = examples[upcast]
+        place = evidence.place(largest)
+        if upcast.source and not place["sources"]:
+            place["sources"] = (upcast.source,)
         yield Fault(
-            kind="fp32 product",
-            subject=show_shape(largest.shapes[0]),
-            share=share,
-            **evidence.place(largest),
+            kind="fp32 product", subject=show_shape(largest.shapes[0]), share=share, **place
         )
 
 

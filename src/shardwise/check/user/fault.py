@@ -24,20 +24,25 @@ FLOPS_SHARE = 0.05
 TRAFFIC_SHARE = 0.05
 
 
+# A leaf of an argument of a function that was wrapped: `args[0]['w']`.
+_UNNAMED = re.compile(r"(?:args|arrays)\[(\d+)\]")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """Something that takes memory or time for nothing.
 
     Args:
         kind: `whole arguments`, `whole activation`, `gathered whole`, `repeated work`,
-            `reshard in a loop`, `fp32 product` or `not donated`.
+            `reshard in a loop`, `fp32 product`, `not donated` or `copied arguments`.
         subject: names of arguments, or the shape of an array, such as `bf16[64,1024]`.
         scope: the name scope of the operation; "" if it has none.
         sources: line of the operation, and the line that called it.
         axes: mesh axes over which chips hold or compute the same, or over which data is moved.
         n_chips: chips along these axes.
         bytes: bytes on one chip: of memory, or received in one run.
-        share: fraction of the chip's memory, FLOPs or traffic.
+        share: fraction of the chip's memory, of its FLOPs, or of the bytes that it receives; for
+            copies, of the bytes that it reads and writes in HBM.
         n_runs: how often the operation runs.
     """
 
@@ -162,7 +167,13 @@ def show_shape(shape: Shape) -> str:
 
 
 def argument_names(names: Iterable[str]) -> str:
-    """The arguments of the function to which the leaves belong: `w and mu` for `w['up']`, ..."""
-    roots = list(dict.fromkeys(re.split(r"[\[.]", name)[0] for name in names))
+    """The arguments of the function to which the leaves belong: `w and mu` for `w['up']`, ...
+
+    An argument without a name is `argument 0`.
+    """
+    roots: dict[str, None] = {}
+    for name in names:
+        unnamed = _UNNAMED.match(name)
+        roots[f"argument {unnamed[1]}" if unnamed else re.split(r"[\[.]", name)[0]] = None
     *others, last = roots
     return f"{', '.join(others)} and {last}" if others else last

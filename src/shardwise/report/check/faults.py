@@ -41,6 +41,8 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
             )
         case "fp32 product":
             return f"An fp32 product of 16-bit inputs{location}: {share} of the FLOPs."
+        case "copied arguments":
+            return f"Copied: {size} of {fault.subject}, {share} of the HBM traffic."
     return f"Not donated: {size} of {fault.subject} may be reused in place."
 
 
@@ -57,8 +59,17 @@ def remedy(fault: Fault) -> str:
             return "give the array the same sharding before and after this line"
         case "fp32 product":
             return "cast the result, or set preferred_element_type=jnp.float32"
-    names = [f'"{name}"' for name in fault.subject.replace(" and ", ", ").split(", ")]
-    return f"jax.jit(..., donate_argnames=[{', '.join(names)}])"
+        case "copied arguments":
+            return (
+                "carry it through the loop and update it in place, not as input and output of a "
+                "scan; order its dims as the products read them"
+            )
+    names = fault.subject.replace(" and ", ", ").split(", ")
+    if names[0].startswith("argument "):
+        numbers = ", ".join(name.removeprefix("argument ") for name in names)
+        return f"jax.jit(..., donate_argnums=[{numbers}])"
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"jax.jit(..., donate_argnames=[{quoted}])"
 
 
 def place(scope: str, sources: Sequence[SourceLine]) -> str:

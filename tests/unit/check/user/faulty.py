@@ -111,3 +111,53 @@ def model(*, batch_is_dropped: bool = False) -> Program:
     down_LFD = array((L, F, D), None, "model", "data")
     tokens_BT = array((B, T), "data", dtype=jnp.int32)
     return jax.jit(forward), (table_VD, up_LDF, down_LFD, tokens_BT)
+
+
+def decode(*, carried: bool = True, donated: bool = True) -> Program:
+    """A token through layers that update their cache, 512 MiB on a chip: in place, or scanned."""
+    S, N, H = 4096, 16, 128
+    Cache = tuple[jax.Array, jax.Array]
+
+    def attend(x_BD: jax.Array, w_DD: jax.Array, cache: Cache) -> jax.Array:
+        k_BSNH, v_BSNH = cache
+        q_BNH = (x_BD @ w_DD).reshape(-1, N, H)
+        scores_BNS = jnp.einsum("BNH,BSNH->BNS", q_BNH, k_BSNH, preferred_element_type=jnp.float32)
+        weights_BNS = jax.nn.softmax(scores_BNS).astype(BF16)
+        return x_BD + jnp.einsum("BNS,BSNH->BNH", weights_BNS, v_BSNH).reshape(x_BD.shape)
+
+    def token(x_BD: jax.Array) -> jax.Array:
+        """Keys or values of one token, [B, 1, N, H]."""
+        return x_BD.reshape(-1, 1, N, H)[:, :, :1] * jnp.ones((1, 1, N, 1), BF16)
+
+    def with_token(cache_BSNH: jax.Array, x_BD: jax.Array, position: jax.Array) -> jax.Array:
+        return lax.dynamic_update_slice_in_dim(cache_BSNH, token(x_BD), position, 1)
+
+    def scanned(
+        w_LDD: jax.Array, cache: Cache, x_BD: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        def layer(x_BD: jax.Array, of_layer: tuple[jax.Array, Cache]) -> tuple[jax.Array, Cache]:
+            w_DD, (k_BSNH, v_BSNH) = of_layer
+            new = with_token(k_BSNH, x_BD, position), with_token(v_BSNH, x_BD, position)
+            return attend(x_BD, w_DD, new), new
+
+        return lax.scan(layer, x_BD, (w_LDD, cache))
+
+    def in_place(
+        w_LDD: jax.Array, cache: Cache, x_BD: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        def layer(number: int, carry: tuple[jax.Array, Cache]) -> tuple[jax.Array, Cache]:
+            x_BD, (k_LBSNH, v_LBSNH) = carry
+            start = (number, 0, position, 0, 0)
+            k_LBSNH = lax.dynamic_update_slice(k_LBSNH, token(x_BD)[None], start)
+            v_LBSNH = lax.dynamic_update_slice(v_LBSNH, token(x_BD)[None], start)
+            x_BD = attend(x_BD, w_LDD[number], (k_LBSNH[number], v_LBSNH[number]))
+            return x_BD, (k_LBSNH, v_LBSNH)
+
+        return lax.fori_loop(0, 2 * L, layer, (x_BD, cache))
+
+    cache_LBSNH = array((2 * L, 32, S, N, H), None, "data", None, "model")
+    w_LDD = array((2 * L, N * H, N * H), None, None, "model")
+    position = jax.ShapeDtypeStruct((), jnp.int32, sharding=sharded())
+    args = (w_LDD, (cache_LBSNH, cache_LBSNH), array((32, N * H), "data"), position)
+    step = in_place if carried else scanned
+    return jax.jit(step, donate_argnums=1 if donated else ()), args

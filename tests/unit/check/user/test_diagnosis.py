@@ -46,6 +46,7 @@ def line_of(comment: str) -> str:
         faulty.update,
         faulty.mlp,
         faulty.logits,
+        faulty.decode,
         pytest.param(faulty.model, marks=pytest.mark.oracle),
     ],
 )
@@ -62,6 +63,27 @@ def test_a_forgotten_donation() -> None:
     (fault,) = report.faults
     assert fault.bytes == 768 * 2**20
     assert fault.share == pytest.approx(0.75 / 15.75)
+
+
+@needs("tpu")
+def test_a_cache_that_is_not_donated() -> None:
+    report = check(faulty.decode(donated=False))
+    assert "Not donated: 512 MiB of cache may be reused in place. " in answer(report)
+
+
+@needs("tpu")
+def test_a_cache_that_a_scan_copies() -> None:
+    report = check(faulty.decode(carried=False))
+    assert answer(report).startswith("Copied: 512 MiB of cache, ")
+    (fault,) = report.faults
+    assert 0.4 < fault.share < 0.6  # read and written again beside the layers' own reading
+    in_place = check(faulty.decode())
+    assert in_place.compiled is not None
+    assert report.compiled is not None
+    assert report.compiled.peak_bytes is not None
+    assert in_place.compiled.peak_bytes == pytest.approx(
+        report.compiled.peak_bytes - fault.bytes, rel=0.1
+    )
 
 
 @needs("tpu")
