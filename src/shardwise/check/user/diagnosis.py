@@ -14,6 +14,7 @@ from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import padded_hbm_bytes
 from shardwise.check.hlo.updates import copied_arguments, unaliased_updates
 from shardwise.check.user.fault import (
+    COPIES_SHARE,
     FLOPS_SHARE,
     MEMORY_SHARE,
     TRAFFIC_SHARE,
@@ -78,7 +79,7 @@ def _copied_arguments(evidence: Evidence) -> Iterator[Fault]:
             n_bytes += size
             traffic += op.hbm_bytes
     share = traffic / max(evidence.program.hbm_bytes, 1.0)
-    if share >= TRAFFIC_SHARE:
+    if share >= COPIES_SHARE:
         yield Fault(
             kind="copied arguments",
             subject=argument_names(names),

@@ -22,6 +22,7 @@ MEMORY_SHARE = 0.01
 PEAK_SHARE = 0.05
 FLOPS_SHARE = 0.05
 TRAFFIC_SHARE = 0.05
+COPIES_SHARE = 0.2  # of the HBM traffic; compilers copy some arrays of every program
 
 
 # A leaf of an argument of a function that was wrapped: `args[0]['w']`.

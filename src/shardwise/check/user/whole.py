@@ -20,20 +20,24 @@ _MOVES = ("copy", "custom-call", "all-gather-start")
 
 
 def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault if arguments are split over no axis: many, or fewer if others are split."""
+    """Yield a fault if arguments are split over no axis: many, or fewer if it is not on purpose."""
     names = []
     n_bytes = 0
-    is_data_parallel = len(evidence.mesh) == 1
+    token_axes: set[str] = set()
+    first_axes: set[str] = set()
     for parameter in evidence.module.entry_computation.parameters:
         axes = _axes_by_dim(evidence, parameter)
-        if axes is None or _is_index(parameter):
+        if axes is None:
+            continue
+        if _is_index(parameter):
+            token_axes.update(*axes)
             continue
         if not any(axes):
             names.append(parameter.op_name)
             n_bytes += padded_hbm_bytes(evidence.module, parameter.shapes)
-        elif not axes[0]:
-            is_data_parallel = False
+        first_axes.update(*axes[:1])
     share = n_bytes / evidence.memory_bytes
+    is_data_parallel = (token_axes or first_axes) >= set(evidence.mesh)
     limit = DATA_PARALLEL_SHARE if is_data_parallel else MEMORY_SHARE
     if evidence.mesh and share >= limit:
         yield Fault(
