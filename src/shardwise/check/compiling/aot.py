@@ -7,7 +7,6 @@ import gzip
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
-MAX_FRAMES = 100  # of an operation in the lowered program, innermost first
 # The TPU's compiler accepts boolean options as text; the GPU's does not.
 _BOOLEAN = {"true": True, "false": False}
 
@@ -143,25 +141,13 @@ def _compile_cached(
 
 def lower(program: Program) -> Any:
     """Lower a program; a function that is already jitted keeps its own shardings and donation."""
-    with _many_frames():
-        if hasattr(program.fn, "lower"):
-            return program.fn.lower(*program.args)
-        keywords: dict[str, Any] = {"donate_argnums": program.donate}
-        if program.out_shardings is not None:
-            keywords["out_shardings"] = program.out_shardings
-        with jax.set_mesh(program.mesh):
-            return jax.jit(program.fn, **keywords).lower(*program.args)
-
-
-@contextmanager
-def _many_frames() -> Iterator[None]:
-    """Let JAX note more frames of each operation: the innermost may all be in libraries."""
-    n_frames = jax.config.values["jax_traceback_in_locations_limit"]
-    jax.config.update("jax_traceback_in_locations_limit", MAX_FRAMES)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_in_locations_limit", n_frames)
+    if hasattr(program.fn, "lower"):
+        return program.fn.lower(*program.args)
+    keywords: dict[str, Any] = {"donate_argnums": program.donate}
+    if program.out_shardings is not None:
+        keywords["out_shardings"] = program.out_shardings
+    with jax.set_mesh(program.mesh):
+        return jax.jit(program.fn, **keywords).lower(*program.args)
 
 
 def cache_key(lowered: Any, program: Program, target: Target, options: Mapping[str, str]) -> str:

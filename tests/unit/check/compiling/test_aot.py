@@ -70,20 +70,6 @@ def test_any_change_makes_another_program(tmp_path: Path, change: str) -> None:
     assert both(tmp_path, {change: CHANGES[change]()}) == [False, False]
 
 
-def deep(x_B: jax.Array, n_frames: int = 20) -> jax.Array:
-    return deep(x_B, n_frames - 1) if n_frames else jnp.sin(x_B)
-
-
-def test_a_deep_stack_reaches_the_line_that_called_it() -> None:
-    n_frames = jax.config.values["jax_traceback_in_locations_limit"]
-    mesh = Mesh(np.array(jax.devices("cpu")[:1]), ("data",))
-    program = Program(name="deep", fn=deep, args=(jnp.ones(8),), mesh=mesh)
-    text = aot.lower(program).as_text(debug_info=True)
-    caller = "test_a_deep_stack_reaches_the_line_that_called_it"
-    assert caller in text  # by default JAX stops after ten frames
-    assert jax.config.values["jax_traceback_in_locations_limit"] == n_frames
-
-
 def test_donation_makes_another_program(tmp_path: Path) -> None:
     assert both(tmp_path, {"fn": added, "donate": (0,)}, {"fn": added}) == [False, False]
 
