@@ -13,6 +13,7 @@ from shardwise.check.hlo.costs import ScheduledOp, program_costs
 from shardwise.check.hlo.loops import count_runs
 from shardwise.check.hlo.memory import LiveArray, Peak, memory_peak
 from shardwise.check.hlo.text import Instruction, Module, parse
+from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.timeline.build import TimedProgram, time_program
 from shardwise.check.timeline.durations import MODES
 from shardwise.check.timeline.kernels import attention_cost
@@ -21,6 +22,10 @@ from shardwise.check.timeline.result import Timeline
 from shardwise.check.timeline.trace import write_trace
 from shardwise.check.verdict import CompiledNumbers, CompiledSeconds, PeakArray
 from shardwise.hardware import System
+
+# What runs a program's operations, by platform of the compiler.
+CORES = {"tpu": "TensorCore", "gpu": "SMs"}
+TIMING_NOTES = {"cycles": CYCLES_NOTE, "roofline": "rooflines, at peak rates"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +75,16 @@ class AnalyzedProgram:
     @property
     def timeline(self) -> Timeline | None:
         """The timeline in mode `cycles` if there is one, else in mode `roofline`."""
-        for mode in MODES:
-            if mode in self.timings:
-                return self.timings[mode].timeline
-        return None
+        return self.timings[self._mode].timeline if self.timings else None
+
+    @property
+    def timing_note(self) -> str:
+        """How the seconds of the timeline compare with those of real runs."""
+        return TIMING_NOTES[self._mode]
+
+    @property
+    def _mode(self) -> str:
+        return next(mode for mode in MODES if mode in self.timings)
 
 
 def analyze_program(
@@ -151,6 +162,8 @@ def compiled_numbers(program: AnalyzedProgram, arrays: tuple[PeakArray, ...]) ->
     return CompiledNumbers(
         peak_bytes=peak_bytes,
         arguments_bytes=devices_per_chip * memory.arguments,
+        output_bytes=devices_per_chip * memory.output,
+        alias_bytes=devices_per_chip * memory.alias,
         temporaries_bytes=temporaries_bytes,
         host_bytes=host_bytes,
         capacity_bytes=target.memory_bytes and devices_per_chip * target.memory_bytes,
@@ -174,4 +187,5 @@ def peak_arrays(
 def write_timeline(program: AnalyzedProgram, path: str | Path, title: str) -> None:
     """Write the timeline, which the CPU's program does not have, as a trace for Perfetto."""
     if program.timeline is not None:
-        write_trace(Path(path), program.timeline, title)
+        core = CORES[program.compiled.target.platform]
+        write_trace(Path(path), program.timeline, f"{title}, {program.timing_note}", core)

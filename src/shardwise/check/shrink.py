@@ -198,6 +198,8 @@ def _extrapolate_numbers(
     return CompiledNumbers(
         peak_bytes=peak_bytes,
         arguments_bytes=round(linear(lambda numbers: numbers.arguments_bytes)),
+        output_bytes=round(linear(lambda numbers: numbers.output_bytes)),
+        alias_bytes=round(linear(lambda numbers: numbers.alias_bytes)),
         temporaries_bytes=temporaries_bytes,
         host_bytes=host_bytes,
         capacity_bytes=total.capacity_bytes,

@@ -42,6 +42,8 @@ class CompiledNumbers:
 
     Args:
         peak_bytes: memory that a chip needs.
+        output_bytes: all results, those in the memory of donated arguments included.
+        alias_bytes: results in the memory of donated arguments.
         host_bytes: bytes in host memory, which are not part of the peak.
         capacity_bytes: memory that a program may use on a chip; None if unknown.
         flops: FLOPs of products in a step.
@@ -54,6 +56,8 @@ class CompiledNumbers:
 
     peak_bytes: int | None
     arguments_bytes: int
+    output_bytes: int = 0
+    alias_bytes: int = 0
     temporaries_bytes: int | None
     host_bytes: int | None
     capacity_bytes: float | None

@@ -8,10 +8,23 @@ import pytest
 import shardwise as sw
 from shardwise.check import comparison
 from shardwise.check.hlo.collectives import Collective
+from shardwise.check.hlo.text import Instruction
 from shardwise.plan.collectives import planned_collectives
 
 MODEL = sw.ModelConfig.dense(
     name="tiny", n_layers=2, d_model=512, d_ff=1024, n_heads=4, n_kv_heads=2, d_head=128, vocab=2048
+)
+OP = Instruction(
+    name="i",
+    opcode="all-gather",
+    shapes=(),
+    operands=(),
+    literal="",
+    attributes="",
+    is_root=False,
+    op_name="",
+    backend_config={},
+    callees=(),
 )
 
 
@@ -35,6 +48,7 @@ def made(kind: str, axes: tuple[str, ...], received: float, op_name: str = "x") 
         computation="main",
         instruction="i",
         done="",
+        op=OP,
         op_name=op_name,
         overlapped=(),
         groups=np.array([[0, 1], [2, 3]]),

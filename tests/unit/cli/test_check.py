@@ -36,6 +36,27 @@ def wide_args():
     return x, x
 
 constant = 3
+
+def wrong(w, x):
+    return jnp.tanh(
+        w @ x.T @ w.T @ w)  # dims that do not match
+
+def misnamed_args():
+    mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    x = jax.ShapeDtypeStruct((6, 8), jnp.float32)
+    return x, x
+
+def misnamed(w, x):
+    mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("rows")))  # no axis
+
+def update(w, x):
+    return w - 0.1 * x
+
+def update_args():
+    mesh = AbstractMesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    on = NamedSharding(mesh, P("data", "model"))
+    return (jax.ShapeDtypeStruct((16384, 16384), jnp.float32, sharding=on),) * 2
 """
 
 
@@ -58,6 +79,43 @@ def test_a_function_of_the_folder_one_is_in(mine: Path) -> None:
     document = json.loads(run("check", "mymodule:train_step", "--on", "cpu:4", "--json").out)
     assert document["flops_by_scope"] == {"encoder": 2 * 128 * 256 * 512 / 4}
     assert document["collectives"][0]["kind"] == "all_reduce"
+
+
+def line_with(words: str) -> int:
+    (number,) = [i for i, line in enumerate(MINE.splitlines(), 1) if words in line]
+    return number
+
+
+@needs("cpu")
+@pytest.mark.parametrize(
+    ("name", "args", "comment"),
+    [
+        ("wrong", "train_step_args", "# dims that do not match"),
+        ("misnamed", "misnamed_args", "# no axis"),
+    ],
+)
+def test_an_error_in_a_function_comes_with_its_line(
+    mine: Path, name: str, args: str, comment: str
+) -> None:
+    said = run("check", f"mymodule:{name}", "--args", f"mymodule:{args}", "--on", "cpu:4")
+    assert said.code == 2
+    message = said.err.replace("\n  ", " ")
+    assert "cannot be traced" in message
+    assert f"at mymodule.py:{line_with(comment)}:" in message
+
+
+@needs("tpu")
+def test_a_fault_is_named_in_the_first_line(mine: Path) -> None:
+    said = run("check", "mymodule:update", "--on", "v5e:2x2")
+    assert said.code == 0
+    assert said.out.startswith("Not donated: 256 MiB of w may be reused in place.")
+    document = json.loads(run("check", "mymodule:update", "--on", "v5e:2x2", "--json").out)
+    (fault,) = document["faults"]
+    assert (fault["kind"], fault["subject"], fault["bytes"]) == ("not donated", "w", 2**28)
+    assert document["compiled"]["output_bytes"] == 2**28
+    assert document["compiled"]["alias_bytes"] == 0
+    (result,) = document["results"]
+    assert result == {"path": "", "shape": "float32[16384,16384]", "spec": [["data"], ["model"]]}
 
 
 @needs("cpu")

@@ -6,7 +6,7 @@ import functools
 import gzip
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import topologies
+from jax.sharding import NamedSharding
 
 from shardwise.check.compiling import cache
 from shardwise.check.compiling.failures import classify
@@ -24,8 +25,10 @@ from shardwise.check.compiling.result import (
     Memory,
     OutOfMemory,
     Place,
+    ResultArray,
 )
 from shardwise.check.compiling.targets import Target
+from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.program import Program
 
@@ -200,6 +203,29 @@ def _memory_statistics(stats: Any) -> Memory:
     )
 
 
+def _result_arrays(lowered: Any, executable: Any) -> Iterator[ResultArray]:
+    """Yield the arrays that a program returns, with their shardings."""
+    infos = jax.tree_util.tree_leaves_with_path(lowered.out_info)
+    shardings = jax.tree.leaves(executable.output_shardings)
+    for (path, info), sharding in zip(infos, shardings, strict=True):
+        spec = None
+        if isinstance(sharding, NamedSharding):
+            axes_by_dim = list(sharding.spec) + [None] * (len(info.shape) - len(sharding.spec))
+            spec = tuple(_axes(axes) for axes in axes_by_dim)
+        yield ResultArray(
+            path=jax.tree_util.keystr(path),
+            shape=f"{info.dtype}[{','.join(map(str, info.shape))}]",
+            spec=spec,
+        )
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    """The mesh axes of one entry of a `PartitionSpec`: None, an axis or several."""
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
 def compile_lowered(
     lowered: Any, program: Program, target: Target, options: dict[str, str], lower_s: float
 ) -> Compiled:
@@ -222,4 +248,6 @@ def compile_lowered(
         lower_s=lower_s,
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
+        upcasts=upcast_products(lowered),
+        results=tuple(_result_arrays(lowered, executable)),
     )

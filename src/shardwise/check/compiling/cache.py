@@ -27,7 +27,7 @@ from shardwise.errors import BadFile
 MAX_BYTES = 2**30
 
 # Part of every key; incremented whenever `Compiled` or the contents of a key change.
-_FORMAT = "2"
+_FORMAT = "3"
 
 # Packages whose versions together identify the compiler.
 _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin")

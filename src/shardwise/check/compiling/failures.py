@@ -13,6 +13,7 @@ from shardwise.check.compiling.result import (
     ShardingError,
     VmemOverflow,
 )
+from shardwise.check.source_line import line_of_error
 
 _SIZE = r"([0-9.]+)([KMGT]?)i?B?"
 _PREFIX_BITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -46,8 +47,9 @@ def classify(error: BaseException, stage: str) -> Failure:
     if text.startswith("INVALID_ARGUMENT") and (option := _OPTION.search(text)):
         return BadOption(option=option["name"], text=text)
     if stage != "compiling" and _SHARDING.search(f"{type(error).__name__} {text}"):
-        return ShardingError(text=text)
-    return OtherFailure(stage=stage, text=f"{type(error).__name__}: {text}")
+        return ShardingError(text=text, source=line_of_error(error))
+    text = f"{type(error).__name__}: {text}"
+    return OtherFailure(stage=stage, text=text, source=line_of_error(error))
 
 
 def _out_of_memory(text: str) -> OutOfMemory:

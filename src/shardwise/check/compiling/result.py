@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from shardwise.check.compiling.targets import Target
+from shardwise.check.source_line import SourceLine
 from shardwise.errors import BadFile
 
 # An option that lets the TPU's compiler continue when a program exceeds the memory.
@@ -79,6 +80,34 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultArray:
+    """An array that the function returns.
+
+    Args:
+        path: its path in the result, such as `[0]['w']`; "" if it is the result.
+        shape: dtype and global dims, such as `bfloat16[8,128]`.
+        spec: for each dim, the mesh axes over which it is sharded; None if that is unknown.
+    """
+
+    path: str
+    shape: str
+    spec: tuple[tuple[str, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upcast:
+    """A matmul of the traced program in fp32, for which a 16-bit array was cast.
+
+    Args:
+        op_name: end of the op names of the compiled matmuls.
+        source: the line of the user's code; None if it is not known.
+    """
+
+    op_name: str
+    source: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A compiled program with its statistics.
 
@@ -95,6 +124,8 @@ class Compiled:
         compile_s: seconds to compile it.
         rss_bytes: peak memory of the compiling process.
         cached: whether it was read from the cache.
+        upcasts: matmuls in fp32 of arrays that were cast from 16 bits.
+        results: the arrays that it returns.
     """
 
     name: str
@@ -110,6 +141,8 @@ class Compiled:
     compile_s: float
     rss_bytes: int
     cached: bool = False
+    upcasts: tuple[Upcast, ...] = ()
+    results: tuple[ResultArray, ...] = ()
 
     @property
     def total_s(self) -> float:
@@ -182,9 +215,13 @@ class BadOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingError:
-    """A sharding is invalid: its axes do not divide a dim, or one axis is used twice."""
+    """A sharding is invalid: its axes do not divide a dim, or one axis is used twice.
+
+    `source` is the line of the user's code that is at fault, None if it is not known.
+    """
 
     text: str
+    source: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,10 +250,11 @@ class Killed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFailure:
-    """Any other failure, with its message."""
+    """Any other failure, with its message and the line of the user's code that raised it."""
 
     stage: str
     text: str
+    source: SourceLine | None = None
 
 
 Failure = (

@@ -30,6 +30,7 @@ from shardwise.check.hlo.loops import RunCounts, count_runs
 from shardwise.check.hlo.reductions import is_scattered
 from shardwise.check.hlo.shape import Shape
 from shardwise.check.hlo.text import Computation, Instruction, Module
+from shardwise.check.source_line import SourceLine
 from shardwise.ops.collective import received_bytes
 
 KINDS = {
@@ -67,9 +68,11 @@ class Collective:
         computation: name of the computation that contains it.
         instruction, done: names of the instructions that start and end it; `done` is "" if one
             instruction does both.
+        op: the collective itself, which may be inside a fusion.
         overlapped: names of instructions that do work between start and done.
         groups: device ids, [groups, group_size]; of a permute [pairs, 2].
         between_slices: whether it uses the data-center network.
+        sources: its line in the traced function, and the line that called that one.
     """
 
     kind: str
@@ -83,10 +86,12 @@ class Collective:
     computation: str
     instruction: str
     done: str
+    op: Instruction
     op_name: str
     overlapped: tuple[str, ...]
     groups: DeviceIds
     between_slices: bool = False
+    sources: tuple[SourceLine, ...] = ()
 
     @property
     def joined_bytes(self) -> int:
@@ -132,7 +137,7 @@ def _collectives_of(
     """
     op = scheduled.op
     kind = KINDS[sync_opcode(op)]
-    groups, axes, group_size = _device_groups(module, op, mesh)
+    groups, axes, group_size = device_groups(module, op, mesh)
     if kind == "send_recv":
         kind = MEGASCALE.get(op.attribute("_xla_megascale_transfer_type"), kind)
     # A TPU's compiler fuses an all-reduce with the slicing of its result into a reduce-scatter. An
@@ -162,11 +167,17 @@ def _collectives_of(
             computation=computation.name,
             instruction=scheduled.start.name,
             done=scheduled.done.name if scheduled.done else "",
+            op=op,
             op_name=op.op_name or scheduled.start.op_name,
             overlapped=overlapped_instructions(computation, scheduled),
             groups=groups,
             between_slices=bool(op.attribute("_xla_megascale_transfer_type")),
+            sources=_source_lines(module, op) or _source_lines(module, scheduled.start),
         )
+
+
+def _source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, ...]:
+    return module.sources.lines_of(instruction.attributes)
 
 
 def _shards_of_joined(op: Instruction, kind: str, group_size: int) -> int:
@@ -194,7 +205,7 @@ def _result_arrays(op: Instruction) -> tuple[Shape, ...]:
     return op.shapes[n_operands : 2 * n_operands]
 
 
-def _device_groups(
+def device_groups(
     module: Module, op: Instruction, mesh: Mapping[str, int]
 ) -> tuple[DeviceIds, tuple[str, ...], int]:
     """Device groups of a collective, the mesh axes along which they run, and the group size."""

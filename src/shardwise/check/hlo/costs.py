@@ -133,7 +133,7 @@ def _cost(
     products: list[tuple[str, int]] = []
     largest = 0
     dtype = ""
-    for container, nested in _instructions_inside(module, computation, instruction):
+    for container, nested in instructions_inside(module, computation, instruction):
         flops = product_flops(container, nested)
         if flops > largest:
             largest = flops
@@ -153,7 +153,7 @@ def _cost(
     return cost, unknown
 
 
-def _instructions_inside(
+def instructions_inside(
     module: Module, computation: Computation, instruction: Instruction
 ) -> Iterator[tuple[Computation, Instruction]]:
     """Yield (computation, instruction) for an instruction.
@@ -166,7 +166,7 @@ def _instructions_inside(
     for name in instruction.callees:
         callee = module.computations[name]
         for nested in callee.instructions.values():
-            yield from _instructions_inside(module, callee, nested)
+            yield from instructions_inside(module, callee, nested)
 
 
 def is_kernel(custom_call: Instruction) -> bool:

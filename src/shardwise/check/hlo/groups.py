@@ -42,7 +42,7 @@ def replica_groups(attributes: str, n_devices: int) -> DeviceIds:
         return _mesh_groups(n_devices, *match.groups())
     if match := _IOTA.match(text):
         shape, dims, permutation = match.groups()
-        return _iota_devices(n_devices, dims, permutation).reshape(_integers(shape))
+        return iota_devices(n_devices, dims, permutation).reshape(_integers(shape))
     if match := _LISTS.match(text):
         rows = [_integers(group) for group in _LIST.findall(match[1])]
         size = max(map(len, rows), default=0)
@@ -143,10 +143,10 @@ def _mesh_groups(
             if name in parts:
                 group_axes.append(len(dims))
             dims.append(length)
-    return _groups_along(_iota_devices(n_devices, shape, permutation).reshape(dims), group_axes)
+    return _groups_along(iota_devices(n_devices, shape, permutation).reshape(dims), group_axes)
 
 
-def _iota_devices(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
+def iota_devices(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
     """Devices in the order of a transposed iota `[2,4]T(1,0)`; 0, 1, 2, ... by default."""
     devices = np.arange(n_devices)
     if shape:

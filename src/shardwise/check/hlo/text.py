@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.check.hlo.shape import Shape, parse_shapes
+from shardwise.check.hlo.source import SourceTable, parse_sources
 from shardwise.errors import BadInput
 
 _HEADER = re.compile(r"^HloModule .*$", re.M)
@@ -137,6 +138,7 @@ class Module:
         aliases: pairs (result element, number of the parameter whose memory it reuses).
         n_partitions: number of devices that run the program.
         tiled: whether arrays are stored in tiles, as on TPUs, where memory space 1 is VMEM.
+        sources: the lines of the traced function that instructions come from.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Module:
     aliases: tuple[tuple[int, int], ...]
     n_partitions: int
     tiled: bool
+    sources: SourceTable
 
     @property
     def entry_computation(self) -> Computation:
@@ -196,6 +199,7 @@ def parse(text: str) -> Module:
         aliases=tuple(_parse_aliases(header)),
         n_partitions=int(partitions[1]) if partitions else 1,
         tiled=":T(" in text,
+        sources=parse_sources(text),
     )
 
 

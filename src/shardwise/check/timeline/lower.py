@@ -115,6 +115,8 @@ class Lowering:
             operation=self.operation_of(self.op_name(instruction)),
             seconds=self.rates.seconds(instruction, work),
             advances=dependencies.advances.get(instruction.name, ()),
+            flops=work.flops,
+            hbm_bytes=work.hbm_bytes,
         )
 
     def op_name(self, instruction: Instruction) -> str:

@@ -15,7 +15,8 @@ class Bar:
         engine: the engine in whose row it is drawn.
         kind: `compute`, `wait`, the kind of a transfer, or `trips` for the remaining trips of a
             loop in one bar.
-        details: (key, value) pairs: label, form and bytes of a transfer, or the number of trips.
+        details: (key, value) pairs: FLOPs and HBM bytes of an operation; label, form and bytes of a
+            transfer; or the number of trips.
     """
 
     engine: str

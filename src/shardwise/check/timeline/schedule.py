@@ -108,6 +108,7 @@ class _Simulation:
                     kind="compute",
                     start_s=begin,
                     end_s=self.now,
+                    details=(("flops", step.flops), ("hbm_bytes", step.hbm_bytes)),
                 )
             )
 

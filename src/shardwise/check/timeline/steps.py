@@ -16,12 +16,16 @@ class Compute:
     Args:
         seconds: time on the core.
         advances: names of fused transfers that progress while it runs.
+        flops: FLOPs of its products; for display only.
+        hbm_bytes: bytes that it reads and writes in HBM; for display only.
     """
 
     name: str
     operation: Operation
     seconds: float
     advances: tuple[str, ...] = ()
+    flops: float = 0.0
+    hbm_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,21 @@ from shardwise.check.compiled_costs import (
     write_timeline,
 )
 from shardwise.check.compiling.environment import choose_target
-from shardwise.check.compiling.result import Compiled, Failure, OtherFailure, OutOfMemory
+from shardwise.check.compiling.result import (
+    Compiled,
+    Failure,
+    OtherFailure,
+    OutOfMemory,
+    ResultArray,
+    ShardingError,
+)
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.notes import GPU_NOTE, compile_error, memory_note, refuse_trace
 from shardwise.check.options import CompileOptions
+from shardwise.check.source_line import SourceLine
 from shardwise.check.user.api import compile_function, compile_named
+from shardwise.check.user.diagnosis import find_faults
+from shardwise.check.user.fault import Fault
 from shardwise.check.verdict import CompiledNumbers, PeakArray
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
@@ -31,7 +41,7 @@ MAX_OVERLAPPED = 3  # the largest number of overlapping scopes that a row lists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRow:
-    """All collectives of one kind over the same mesh axes, in one run on one device.
+    """Collectives of one kind over the same mesh axes from one line, in one run on one device.
 
     Args:
         axes: axes of the function's own mesh; () if the groups do not run along whole axes.
@@ -40,6 +50,8 @@ class CollectiveRow:
         bytes: bytes that a device receives in one run.
         asynchronous: fraction of the bytes that asynchronous collectives move.
         beside: scopes of the operations that overlap with them, most frequent first.
+        scope: the name scopes in which they are; "" if there are none.
+        sources: their line in the user's files, and the line that called it.
     """
 
     axes: tuple[str, ...]
@@ -48,6 +60,8 @@ class CollectiveRow:
     bytes: float
     asynchronous: float
     beside: tuple[str, ...]
+    scope: str = ""
+    sources: tuple[SourceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,8 @@ class FunctionReport:
         mesh: axis -> size of the function's mesh.
         flops_by_scope: FLOPs of products on one device, by the name scopes of the function's code.
         largest: arrays that are live at the peak, largest first.
+        results: arrays that the function returns, with the shardings that the compiler chose.
+        faults: what takes memory or time for nothing; what may be the cause of others comes first.
         compile_s: seconds of lowering and compiling.
     """
 
@@ -78,6 +94,8 @@ class FunctionReport:
     largest: tuple[PeakArray, ...]
     compile_s: float
     versions: Mapping[str, str]
+    results: tuple[ResultArray, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -157,12 +175,18 @@ def _report(
 
 def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
-    text = getattr(failure, "text", "")[:600]
-    if type(failure).__name__ == "ShardingError":
-        return BadSharding(f"{name} on {machine}: {text}")
+    if isinstance(failure, ShardingError):
+        return BadSharding(f"{name} on {machine}{_place(failure.source)}: {failure.text[:600]}")
     if isinstance(failure, OtherFailure) and failure.stage in ("building", "lowering"):
-        return BadInput(f"{name} cannot be traced with these arguments: {text}")
+        return BadInput(
+            f"{name} cannot be traced with these arguments{_place(failure.source)}: "
+            f"{failure.text[:600]}"
+        )
     return compile_error(failure)
+
+
+def _place(source: SourceLine | None) -> str:
+    return f", at {source}" if source else ""
 
 
 def _program_report(
@@ -191,6 +215,8 @@ def _program_report(
         largest=largest_arrays(arrays),
         compile_s=compiled.total_s,
         versions=compiled.versions,
+        results=compiled.results,
+        faults=find_faults(program),
     )
 
 
@@ -204,15 +230,17 @@ def _flops_by_scope(program: AnalyzedProgram) -> dict[str, float]:
 
 
 def _collective_rows(program: AnalyzedProgram) -> tuple[CollectiveRow, ...]:
-    groups: dict[tuple[tuple[str, ...], str], list[Collective]] = {}
+    groups: dict[object, list[Collective]] = {}
     for collective in program.collectives:
-        groups.setdefault((collective.axes, collective.kind), []).append(collective)
+        place = (user_scope(collective.op_name), collective.sources[:1])
+        key = (collective.axes, collective.kind, place)
+        groups.setdefault(key, []).append(collective)
     rows = [_collective_row(collectives, program) for collectives in groups.values()]
     return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 
 def _collective_row(collectives: Sequence[Collective], program: AnalyzedProgram) -> CollectiveRow:
-    """The row with the totals of collectives of one kind over the same axes."""
+    """The row with the totals of collectives of one kind over the same axes, from one line."""
     n_runs = 0
     total_bytes = 0
     asynchronous_bytes = 0
@@ -236,4 +264,6 @@ def _collective_row(collectives: Sequence[Collective], program: AnalyzedProgram)
         bytes=float(total_bytes),
         asynchronous=asynchronous_bytes / total_bytes if total_bytes else 0.0,
         beside=tuple(scopes[:MAX_OVERLAPPED]),
+        scope=user_scope(collectives[0].op_name),
+        sources=collectives[0].sources,
     )

@@ -43,7 +43,7 @@ def statements_of(fn: Callable[..., Any], args: tuple[Any, ...]) -> Statements:
         traced_leaves = list(leaves)
         for position, array in zip(positions, arrays, strict=True):
             traced_leaves[position] = array
-        return _arrays(fn(*jax.tree.unflatten(tree, traced_leaves)))
+        return _only_arrays(fn(*jax.tree.unflatten(tree, traced_leaves)))
 
     try:
         jaxpr = jax.make_jaxpr(call)(*(leaves[position] for position in positions)).jaxpr
@@ -74,7 +74,7 @@ def jit_of(fn: Callable[..., Any], args: tuple[Any, ...], donated: frozenset[int
     """A function in a `jit` that donates what the function donates.
 
     Leaves of the arguments that are no arrays, such as numbers and configurations, are passed to
-    the function as they are; leaves of its results that are no arrays are dropped.
+    the function as they are; in its results, None is in place of such leaves.
     """
     first_leaf = 0
     donated_arguments = []
@@ -89,19 +89,19 @@ def jit_of(fn: Callable[..., Any], args: tuple[Any, ...], donated: frozenset[int
     def call(*arrays: Any) -> Any:
         remaining = iter(jax.tree.leaves(arrays))
         merged = [next(remaining) if is_array(leaf) else leaf for leaf in leaves]
-        return _arrays(fn(*jax.tree.unflatten(tree, merged)))
+        return _only_arrays(fn(*jax.tree.unflatten(tree, merged)))
 
     return jax.jit(call, donate_argnums=donated_arguments)
 
 
 def arrays_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments with None in place of the leaves that are no arrays."""
-    arrays: tuple[Any, ...] = jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, args)
+    arrays: tuple[Any, ...] = _only_arrays(args)
     return arrays
 
 
-def _arrays(results: Any) -> list[Any]:
-    return [leaf for leaf in jax.tree.leaves(results) if is_array(leaf)]
+def _only_arrays(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf if is_array(leaf) else None, tree)
 
 
 def _meshes_in(jaxpr: Jaxpr) -> Iterator[AnyMesh]:

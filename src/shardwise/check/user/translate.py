@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.check.compiling.targets import Target
+from shardwise.check.source_line import line_of_error
 from shardwise.check.user import meshes
 from shardwise.check.user.machine_view import show_machine
 from shardwise.check.user.meshes import leaf_mesh
@@ -133,7 +134,12 @@ class UserFunction:
             with suppress(ValueError, RuntimeError):
                 return self._lower_exported(*target_args)
             if self.source is None:
-                raise BadSharding(str(refusal), _NO_MESH)
+                line = line_of_error(refusal)
+                place = f", at {line}" if line else ""
+                raise BadSharding(
+                    f"the function cannot be traced with these arguments{place}: {refusal}",
+                    _NO_MESH,
+                )
             raise refusal
 
     def _lower_in_context(self, *target_args: Any) -> jax.stages.Lowered:

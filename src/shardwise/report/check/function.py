@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.user.function import CollectiveRow, FunctionReport
+from shardwise.hardware import parse_system
+from shardwise.report.check.faults import place, remedy, sentence
 from shardwise.report.check.plan import COMPILERS, memory, show_flops
-from shardwise.report.style import Block, quiet, strong, table
+from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 
 MAX_SCOPES = 8  # rows of FLOPs by named scope
+MAX_COLLECTIVES = 16  # rows of collectives, the largest of them
+MAX_FAULTS = 3  # faults in the headline
 
 
 def blocks(report: FunctionReport) -> Iterator[Block]:
     """The verdict, the compiler's numbers, the collectives, and the largest arrays in memory."""
-    yield strong(_headline(report))
+    yield strong(" ".join((*_faults(report), _headline(report))))
     if report.note:
         yield report.note
+    if report.faults:
+        yield labelled(label_first("try", map(remedy, report.faults)))
     if report.compiled is None:
         return
     yield table(["", ">"], _numbers(report))
+    if report.compiled.step_s and report.compiled.step_s.cycles is not None:
+        yield quiet(CYCLES_NOTE)
     if report.collectives:
-        headers = ["collectives over", "", ">n", ">bytes", ">async", "overlaps with"]
-        yield table(headers, map(_collective, report.collectives))
+        headers = ["collectives over", "", ">n", ">bytes", ">async", "from"]
+        yield table(headers, map(_collective, report.collectives[:MAX_COLLECTIVES]))
+        hidden = report.collectives[MAX_COLLECTIVES:]
+        if hidden:
+            n_bytes = units.show_bytes(sum(row.bytes for row in hidden))
+            yield quiet(f"and {n_bytes} from {len(hidden)} more lines: --json")
         yield quiet("bytes: received by a device in one run; async: share that overlaps")
     if report.largest:
         yield from memory(report.compiled, report.largest)
     yield quiet("type  --trace step.json.gz for a Perfetto timeline  ·  --json for all numbers")
+
+
+def _faults(report: FunctionReport) -> Iterator[str]:
+    """Sentences about the first faults."""
+    n_devices = math.prod(report.mesh.values())
+    device = "device" if (parse_system(report.hardware).chip.n_devices or 1) > 1 else "chip"
+    for fault in report.faults[:MAX_FAULTS]:
+        yield sentence(fault, n_devices, device)
 
 
 def _headline(report: FunctionReport) -> str:
@@ -68,5 +90,5 @@ def _collective(row: CollectiveRow) -> tuple[str, ...]:
         f"{row.n:,}",
         units.show_bytes(row.bytes),
         f"{row.asynchronous:.0%}",
-        ", ".join(row.beside),
+        place(row.scope, row.sources[:1]),
     )

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from shardwise import units
+from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.serving import ServingVerdict
 from shardwise.check.verdict import CheckedCollective, CompiledNumbers, PeakArray, Proposal, Verdict
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
@@ -37,6 +38,8 @@ def blocks(verdict: Verdict, remedy: str = FIX_HINT) -> Iterator[Block]:
         yield labelled(_deviations(verdict))
     if verdict.compiled:
         yield table(["", ">plan", ">XLA", ">difference"], _numbers(verdict))
+        if verdict.compiled.step_s and verdict.compiled.step_s.cycles is not None:
+            yield quiet(CYCLES_NOTE)
     if verdict.collectives:
         headers = ["collectives", "", ">plan n", ">XLA n", ">plan", ">XLA", ">async"]
         yield table(headers, map(_collective, verdict.collectives))

@@ -194,7 +194,11 @@ def test_a_builder_that_is_not_there() -> None:
 @needs("cpu")
 def test_other_errors_keep_their_words() -> None:
     failure = compile_job(job("broken", "cpu:1"))
-    assert failure == OtherFailure(stage="building", text="RuntimeError: no such thing")
+    assert isinstance(failure, OtherFailure)
+    assert (failure.stage, failure.text) == ("building", "RuntimeError: no such thing")
+    assert failure.source is not None
+    line = Path(failure.source.file).read_text().splitlines()[failure.source.line - 1]
+    assert 'raise RuntimeError("no such thing")' in line
 
 
 @needs("cpu")

@@ -67,6 +67,15 @@ def test_bars_are_named_by_the_planned_operation():
     }
 
 
+def test_slices_have_their_flops_and_bytes_and_the_core_its_name():
+    step = Compute(
+        name="dot", operation=("mlp.up", "forward"), seconds=1.0, flops=4e9, hbm_bytes=2e6
+    )
+    found = rows(chrome_trace(simulate((step,)), core="SMs"))
+    (event,) = found["SMs"]
+    assert (event["args"]["flops"], event["args"]["hbm_bytes"]) == (4e9, 2e6)
+
+
 @pytest.mark.parametrize("cap", [10, 10**6])
 def test_rows_do_not_overlap_and_the_core_is_filled(cap):
     line = simulate(layers(80), max_bars=cap)

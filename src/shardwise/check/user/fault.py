@@ -1,0 +1,180 @@
+"""A fault of a program, and what the searches for faults are given."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypedDict
+
+from shardwise.check.array_names import DTYPES, user_scope
+from shardwise.check.compiled_costs import AnalyzedProgram
+from shardwise.check.hlo.costs import instructions_inside, product_flops
+from shardwise.check.hlo.replication import Replication
+from shardwise.check.hlo.shape import Shape
+from shardwise.check.hlo.sharding import sharded_axes
+from shardwise.check.hlo.text import Computation, Instruction, Module
+from shardwise.check.source_line import SourceLine
+
+# The smallest share of a chip's memory, of the program's peak, FLOPs or traffic that is a fault.
+MEMORY_SHARE = 0.01
+PEAK_SHARE = 0.05
+FLOPS_SHARE = 0.05
+TRAFFIC_SHARE = 0.05
+COPIES_SHARE = 0.2  # of the HBM traffic; compilers copy some arrays of every program
+
+
+# A leaf of an argument of a function that was wrapped: `args[0]['w']`.
+_UNNAMED = re.compile(r"(?:args|arrays)\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that takes memory or time for nothing.
+
+    Args:
+        kind: `whole arguments`, `whole activation`, `gathered whole`, `repeated work`,
+            `reshard in a loop`, `fp32 product`, `not donated` or `copied arguments`.
+        subject: names of arguments, or the shape of an array, such as `bf16[64,1024]`.
+        scope: the name scope of the operation; "" if it has none.
+        sources: line of the operation, and the line that called it.
+        axes: mesh axes over which chips hold or compute the same, or over which data is moved.
+        n_chips: chips along these axes.
+        bytes: bytes on one chip: of memory, or received in one run.
+        share: fraction of the chip's memory, of its FLOPs, or of the bytes that it receives; for
+            copies, of the bytes that it reads and writes in HBM.
+        n_runs: how often the operation runs.
+    """
+
+    kind: str
+    subject: str = ""
+    scope: str = ""
+    sources: tuple[SourceLine, ...] = ()
+    axes: tuple[str, ...] = ()
+    n_chips: int = 1
+    bytes: int = 0
+    share: float
+    n_runs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matmul, with its FLOPs in one run of the program."""
+
+    computation: Computation
+    instruction: Instruction
+    flops: float
+
+
+class Place(TypedDict):
+    """Where an operation comes from: the fields `scope` and `sources` of a `Fault`."""
+
+    scope: str
+    sources: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A compiled program, and what follows from it.
+
+    Args:
+        memory_bytes: memory of a device.
+    """
+
+    program: AnalyzedProgram
+    replication: Replication
+    memory_bytes: float
+
+    @property
+    def module(self) -> Module:
+        """The parsed program."""
+        return self.program.module
+
+    @property
+    def least_activation_bytes(self) -> float:
+        """Bytes from which on one activation is noticeable: in the peak, or in the memory."""
+        peak_bytes = PEAK_SHARE * self.program.compiled.memory.device_bytes
+        memory_bytes = MEMORY_SHARE * self.memory_bytes
+        return min(max(peak_bytes, memory_bytes / 10), memory_bytes)
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Mesh axis -> size, of the axes with several devices."""
+        return {axis: size for axis, size in self.program.compiled.mesh.items() if size > 1}
+
+    def n_chips(self, axes: Iterable[str]) -> int:
+        """Devices along some mesh axes."""
+        return math.prod(self.mesh[axis] for axis in axes)
+
+    def products(self) -> Iterator[Product]:
+        """Yield the matmuls of the program, also those in fusions."""
+        for op in self.program.ops:
+            if op.flops:
+                scheduled = self.module.computations[op.computation]
+                for item in instructions_inside(self.module, scheduled, op.instruction):
+                    computation, instruction = item
+                    flops = product_flops(computation, instruction) * op.n_runs
+                    if flops:
+                        yield Product(computation, instruction, float(flops))
+
+    def missing_axes(self, computation: Computation, *names: str) -> frozenset[str]:
+        """The mesh axes along which all chips have the same of some arrays."""
+        axes = frozenset(self.mesh)
+        for name in names:
+            axes -= self.replication.axes(computation, name)
+        return axes
+
+    def place(self, instruction: Instruction) -> Place:
+        """Scope and source lines of an instruction."""
+        return {
+            "scope": user_scope(instruction.op_name),
+            "sources": self.module.sources.lines_of(instruction.attributes),
+        }
+
+    def is_activation(self, computation: str, instruction: Instruction) -> bool:
+        """Whether the result of an instruction is computed from several arguments.
+
+        Updates and gradients of arguments, which have their dims, are no activations.
+        """
+        origin = self.module.computations[computation]
+        if len(self.replication.arguments(origin, instruction.name)) < 2:
+            return False
+        largest = max(instruction.shapes, key=lambda shape: shape.bytes)
+        return not self._resembles_argument(largest)
+
+    def _resembles_argument(self, shape: Shape) -> bool:
+        """Whether an array has the dims of an argument or of one of its layers, up to sharding."""
+        dims = sorted(dim for dim in shape.dims if dim > 1)
+        mesh = self.program.compiled.mesh
+        for parameter in self.module.entry_computation.parameters:
+            local = parameter.shapes[0].dims
+            axes = sharded_axes(parameter.attributes, len(local), mesh) or ((),) * len(local)
+            whole = [dim * self.n_chips(a) for dim, a in zip(local, axes, strict=True)]
+            pairs = list(zip(local, whole, strict=True))
+            for candidate in (pairs, pairs[1:]):
+                sizes = sorted(pair for pair in candidate if pair[1] > 1)
+                if len(sizes) == len(dims) > 1 and all(
+                    low <= dim <= high for dim, (low, high) in zip(dims, sizes, strict=True)
+                ):
+                    return True
+        return False
+
+
+def show_shape(shape: Shape) -> str:
+    """An array as in tables: `bf16[8,128]`."""
+    dtype = DTYPES.get(shape.dtype, shape.dtype)
+    return f"{dtype}[{','.join(map(str, shape.dims))}]"
+
+
+def argument_names(names: Iterable[str]) -> str:
+    """The arguments of the function to which the leaves belong: `w and mu` for `w['up']`, ...
+
+    An argument without a name is `argument 0`.
+    """
+    roots: dict[str, None] = {}
+    for name in names:
+        unnamed = _UNNAMED.match(name)
+        roots[f"argument {unnamed[1]}" if unnamed else re.split(r"[\[.]", name)[0]] = None
+    *others, last = roots
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,167 @@
+"""Arrays that are whole on every chip, and products that several chips compute alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwise.check.hlo.collectives import Collective
+from shardwise.check.hlo.costs import ScheduledOp
+from shardwise.check.hlo.sharding import sharded_axes
+from shardwise.check.hlo.text import Instruction
+from shardwise.check.hlo.traffic import FREE, padded_hbm_bytes
+from shardwise.check.user.fault import MEMORY_SHARE, Evidence, Fault, argument_names, show_shape
+
+# Data parallelism holds all weights on every chip on purpose, and may as long as they are small.
+DATA_PARALLEL_SHARE = 0.2
+REPEATED_SHARE = 0.1  # of the FLOPs of a chip
+TOKENS_SHARE = 0.02  # of the bytes of all arguments: what tokens take at most
+_INDICES = ("s32", "u32", "s64", "u64", "pred")
+_MOVES = ("copy", "custom-call", "all-gather-start")
+
+
+def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault if arguments are split over no axis: many, or fewer if it is not on purpose."""
+    names = []
+    n_bytes = 0
+    token_axes: set[str] = set()
+    first_axes: set[str] = set()
+    for parameter in evidence.module.entry_computation.parameters:
+        axes = _axes_by_dim(evidence, parameter)
+        if axes is None:
+            continue
+        if _is_index(parameter):
+            token_axes.update(*axes)
+            continue
+        if not any(axes):
+            names.append(parameter.op_name)
+            n_bytes += padded_hbm_bytes(evidence.module, parameter.shapes)
+        first_axes.update(*axes[:1])
+    share = n_bytes / evidence.memory_bytes
+    is_data_parallel = (token_axes or first_axes) >= set(evidence.mesh)
+    limit = DATA_PARALLEL_SHARE if is_data_parallel else MEMORY_SHARE
+    if evidence.mesh and share >= limit:
+        yield Fault(
+            kind="whole arguments",
+            subject=argument_names(names),
+            axes=tuple(evidence.mesh),
+            n_chips=evidence.n_chips(evidence.mesh),
+            bytes=n_bytes,
+            share=share,
+        )
+
+
+def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator[Fault]:
+    """Yield a fault for the activation that is whole on most chips, the largest of these.
+
+    An activation is whole on the chips along mesh axes if it is the same on all of them, though the
+    batch is split over them, or though they are all chips and compute it by products. Gathers that
+    a product needs do not count.
+    """
+    batch_axes = _batch_axes(evidence)
+    collectives = evidence.program.collectives
+    gathers = {_place(move) for move in collectives if move.kind == "all_gather"}
+    starts = {(move.computation, move.instruction) for move in collectives if move.done}
+    needless_gathers = set(map(_place, needless))
+    fault = None
+    for op in evidence.program.ops:
+        n_bytes = padded_hbm_bytes(evidence.module, op.instruction.shapes)
+        share = n_bytes / evidence.memory_bytes
+        key = (op.computation, op.instruction.name)
+        if n_bytes < evidence.least_activation_bytes or not _computes(op) or key in starts:
+            continue
+        if not evidence.is_activation(op.computation, op.instruction):
+            continue
+        if key in gathers - needless_gathers:
+            continue
+        computation = evidence.module.computations[op.computation]
+        missing = evidence.missing_axes(computation, op.instruction.name)
+        is_whole = bool(batch_axes) and batch_axes <= missing and _reads_batch(evidence, op)
+        is_repeated = op.flops > 0 and missing == set(evidence.mesh)
+        n_chips = evidence.n_chips(missing)
+        if not (is_whole or is_repeated) or n_chips == 1:
+            continue
+        if fault is None or (n_chips, n_bytes) > (fault.n_chips, fault.bytes):
+            largest = max(op.instruction.shapes, key=lambda shape: shape.padded_bytes)
+            fault = Fault(
+                kind="gathered whole" if key in gathers else "whole activation",
+                subject=show_shape(largest),
+                axes=tuple(axis for axis in evidence.mesh if axis in missing),
+                n_chips=n_chips,
+                bytes=n_bytes,
+                share=share,
+                **evidence.place(op.instruction),
+            )
+    if fault:
+        yield fault
+
+
+def repeated_work(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault if chips along some mesh axes compute the same products."""
+    flops: dict[frozenset[str], float] = {}
+    largest: dict[frozenset[str], tuple[float, Instruction]] = {}
+    total = max(evidence.program.flops, 1.0)
+    for product in evidence.products():
+        instruction = product.instruction
+        axes = evidence.missing_axes(product.computation, *instruction.operands[:2])
+        repeated = product.flops * (1 - 1 / evidence.n_chips(axes))
+        flops[axes] = flops.get(axes, 0.0) + repeated
+        if repeated > largest.get(axes, (0.0, instruction))[0]:
+            largest[axes] = (repeated, instruction)
+    for key, (_, instruction) in largest.items():
+        if flops[key] >= REPEATED_SHARE * total:
+            yield Fault(
+                kind="repeated work",
+                subject=show_shape(instruction.shapes[0]),
+                axes=tuple(axis for axis in evidence.mesh if axis in key),
+                n_chips=evidence.n_chips(key),
+                share=flops[key] / total,
+                **evidence.place(instruction),
+            )
+
+
+def _axes_by_dim(evidence: Evidence, parameter: Instruction) -> tuple[tuple[str, ...], ...] | None:
+    mesh = evidence.program.compiled.mesh
+    return sharded_axes(parameter.attributes, len(parameter.shapes[0].dims), mesh)
+
+
+def _is_index(parameter: Instruction) -> bool:
+    """Whether an argument has indices, such as tokens; weights in int8 are none."""
+    return parameter.shapes[0].dtype in _INDICES
+
+
+def _batch_arguments(evidence: Evidence) -> dict[int, frozenset[str]]:
+    """Numbers of the arguments that have the tokens of the batch, with the axes that split it.
+
+    They are integers whose first dim is sharded. If they are large, they are packed weights.
+    """
+    arguments = {}
+    n_bytes = 0
+    for number, parameter in enumerate(evidence.module.entry_computation.parameters):
+        axes = _axes_by_dim(evidence, parameter)
+        if axes and axes[0] and _is_index(parameter):
+            arguments[number] = frozenset(axes[0])
+            n_bytes += parameter.bytes
+    is_small = n_bytes <= TOKENS_SHARE * evidence.program.compiled.memory.arguments
+    return arguments if is_small else {}
+
+
+def _batch_axes(evidence: Evidence) -> frozenset[str]:
+    """The mesh axes that split the batch."""
+    return frozenset[str]().union(*_batch_arguments(evidence).values())
+
+
+def _reads_batch(evidence: Evidence, op: ScheduledOp) -> bool:
+    computation = evidence.module.computations[op.computation]
+    arguments = evidence.replication.arguments(computation, op.instruction.name)
+    return bool(arguments & _batch_arguments(evidence).keys())
+
+
+def _place(move: Collective) -> tuple[str, str]:
+    """Computation and name of the instruction whose result a collective is."""
+    return move.computation, move.done or move.instruction
+
+
+def _computes(op: ScheduledOp) -> bool:
+    """Whether an operation makes a new array: it does not rename, copy or allocate one."""
+    opcode = op.instruction.opcode
+    return opcode not in FREE and opcode not in _MOVES

@@ -1,0 +1,78 @@
+"""Sentences about the faults of a user's program, and what may help against each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise import units
+from shardwise.check.source_line import SourceLine
+from shardwise.check.user.fault import Fault
+
+
+def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
+    """What is wrong, where, and how much of the chip it takes.
+
+    Args:
+        n_devices: devices of the whole mesh.
+        device: what a device is called: `chip`, or `device` where a chip has several.
+    """
+    size = units.show_gib(fault.bytes)
+    share = f"{fault.share:.0%}"
+    devices = f"all {fault.n_chips} {device}s"
+    if fault.n_chips < n_devices:
+        devices = f"the {fault.n_chips} {device}s along {' x '.join(fault.axes)}"
+    where = place(fault.scope, fault.sources)
+    location = f" in {where}" if where else ""
+    match fault.kind:
+        case "whole arguments":
+            return f"Arguments are whole on {devices}: {size} of {fault.subject}."
+        case "whole activation":
+            return f"An activation is whole on {devices}: {fault.subject} ({size}){location}."
+        case "gathered whole":
+            return (
+                f"An activation is gathered whole on {devices}: {fault.subject} ({size}){location}."
+            )
+        case "repeated work":
+            return f"The same products are computed on {devices}: {share} of the FLOPs{location}."
+        case "reshard in a loop":
+            return (
+                f"A reshard inside a loop: {fault.subject}{location}, {fault.n_runs} times, "
+                f"{share} of the traffic."
+            )
+        case "fp32 product":
+            return f"An fp32 product of 16-bit inputs{location}: {share} of the FLOPs."
+        case "copied arguments":
+            return f"Copied: {size} of {fault.subject}, {share} of the HBM traffic."
+    return f"Not donated: {size} of {fault.subject} may be reused in place."
+
+
+def remedy(fault: Fault) -> str:
+    """What may help."""
+    match fault.kind:
+        case "whole arguments":
+            return f"shard {fault.subject} over {' or '.join(fault.axes)}"
+        case "whole activation" | "gathered whole":
+            return "keep it split there, with jax.lax.with_sharding_constraint"
+        case "repeated work":
+            return f"split one operand over {' or '.join(fault.axes)}"
+        case "reshard in a loop":
+            return "give the array the same sharding before and after this line"
+        case "fp32 product":
+            return "cast the result, or set preferred_element_type=jnp.float32"
+        case "copied arguments":
+            return (
+                "carry it through the loop and update it in place, not as input and output of a "
+                "scan; order its dims as the products read them"
+            )
+    names = fault.subject.replace(" and ", ", ").split(", ")
+    if names[0].startswith("argument "):
+        numbers = ", ".join(name.removeprefix("argument ") for name in names)
+        return f"jax.jit(..., donate_argnums=[{numbers}])"
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"jax.jit(..., donate_argnames=[{quoted}])"
+
+
+def place(scope: str, sources: Sequence[SourceLine]) -> str:
+    """Scope and source line of an operation: `mlp (train.py:31)`."""
+    lines = ", ".join(map(str, sources))
+    return f"{scope} ({lines})" if scope and lines else scope or lines

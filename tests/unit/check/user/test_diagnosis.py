@@ -1,0 +1,129 @@
+"""A planted fault is named in the first words of a check; a program without it is told of none."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.check.user.function import FunctionReport
+from shardwise.report.check.function import blocks
+from shardwise.report.style import render
+from tests.unit.check.compilers import needs
+from tests.unit.check.user import faulty
+
+MACHINE = "v5e:4x4"
+
+
+def check(program: faulty.Program) -> FunctionReport:
+    fn, args = program
+    report = sw.check(fn, *args, on=MACHINE)
+    assert isinstance(report, FunctionReport)
+    return report
+
+
+def answer(report: FunctionReport) -> str:
+    """The first paragraph of the answer, in one line."""
+    text = render(blocks(report), io.StringIO())
+    assert max(map(len, text.splitlines())) <= 80
+    return " ".join(text.partition("\ntry ")[0].split())
+
+
+def line_of(comment: str) -> str:
+    """The place of the program's line with a comment, as messages write it."""
+    path = Path(faulty.__file__)
+    lines = path.read_text().splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if line.endswith(f"# {comment}")]
+    return f"faulty.py:{number}"
+
+
+@needs("tpu")
+@pytest.mark.parametrize(
+    "program",
+    [
+        faulty.update,
+        faulty.mlp,
+        faulty.logits,
+        faulty.decode,
+        pytest.param(faulty.model, marks=pytest.mark.oracle),
+    ],
+)
+def test_a_program_without_faults_is_told_of_none(program: faulty.Program) -> None:
+    report = check(program())  # type: ignore[operator]
+    assert report.faults == ()
+    assert " compiles with XLA's TPU compiler, and fits." in answer(report)
+
+
+@needs("tpu")
+def test_a_forgotten_donation() -> None:
+    report = check(faulty.update(donated=False))
+    assert answer(report).startswith("Not donated: 768 MiB of w and mu may be reused in place. ")
+    (fault,) = report.faults
+    assert fault.bytes == 768 * 2**20
+    assert fault.share == pytest.approx(0.75 / 15.75)
+
+
+@needs("tpu")
+def test_a_cache_that_is_not_donated() -> None:
+    report = check(faulty.decode(donated=False))
+    assert "Not donated: 512 MiB of cache may be reused in place. " in answer(report)
+
+
+@needs("tpu")
+def test_a_cache_that_a_scan_copies() -> None:
+    report = check(faulty.decode(carried=False))
+    assert answer(report).startswith("Copied: 512 MiB of cache, ")
+    (fault,) = report.faults
+    assert 0.4 < fault.share < 0.6  # read and written again beside the layers' own reading
+    in_place = check(faulty.decode())
+    assert in_place.compiled is not None
+    assert report.compiled is not None
+    assert report.compiled.peak_bytes is not None
+    assert in_place.compiled.peak_bytes == pytest.approx(
+        report.compiled.peak_bytes - fault.bytes, rel=0.1
+    )
+
+
+@needs("tpu")
+def test_a_product_in_fp32_of_arrays_in_bf16() -> None:
+    report = check(faulty.mlp(fp32=True))
+    assert answer(report).startswith("An fp32 product of 16-bit inputs in mlp (")
+    (fault,) = report.faults
+    assert (fault.kind, fault.share) == ("fp32 product", 0.5)
+    assert str(fault.sources[0]).endswith(line_of("the fp32 product"))
+
+
+@needs("tpu")
+def test_a_reshard_in_a_loop() -> None:
+    report = check(faulty.mlp(reshards=True))
+    assert answer(report).startswith("A reshard inside a loop: all-to-all of bf16[")
+    (fault,) = report.faults
+    assert (fault.scope, fault.axes, fault.n_runs) == ("mlp", ("model",), faulty.L)
+    assert str(fault.sources[0]).endswith(line_of("reshard"))
+    sources = [str(row.sources[0]) for row in report.collectives]
+    assert all("faulty.py:" in source for source in sources)
+
+
+@needs("tpu")
+def test_weights_that_nothing_splits() -> None:
+    report = check(faulty.mlp(replicated=True))
+    start = "Arguments are whole on all 16 chips: 256 MiB of up_LDF and down_LFD. "
+    assert answer(report).startswith(start)
+
+
+@needs("tpu")
+def test_logits_that_are_whole_on_every_chip() -> None:
+    report = check(faulty.logits(whole=True))
+    start = "An activation is whole on all 16 chips: bf16[64,1024,32768] (4.00 GiB) in unembed ("
+    assert answer(report).startswith(start)
+    assert str(report.faults[0].sources[0]).endswith(line_of("the logits"))
+
+
+@needs("tpu")
+def test_a_batch_that_is_split_no_more() -> None:
+    report = check(faulty.model(batch_is_dropped=True))
+    start = "An activation is gathered whole on all 16 chips: bf16[64,1024,2048] (256 MiB) in embed"
+    assert answer(report).startswith(start)
+    assert str(report.faults[0].sources[0]).endswith(line_of("the lookup"))

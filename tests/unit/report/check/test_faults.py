@@ -1,0 +1,55 @@
+"""What is said of a fault, where, and what is offered against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.check.source_line import SourceLine
+from shardwise.check.user.fault import Fault, argument_names
+from shardwise.report.check.faults import remedy, sentence
+
+PLACE = {"scope": "mlp", "sources": (SourceLine("nowhere/model.py", 20),)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "help_words"),
+    [
+        (
+            Fault(kind="not donated", subject="w, mu and nu", bytes=453 * 2**20, share=0.03),
+            "Not donated: 453 MiB of w, mu and nu may be reused in place.",
+            'donate_argnames=["w", "mu", "nu"]',
+        ),
+        (
+            Fault(kind="not donated", subject="argument 0 and argument 2", share=0.03),
+            "Not donated: 0 B of argument 0 and argument 2 may be reused in place.",
+            "donate_argnums=[0, 2]",
+        ),
+        (
+            Fault(
+                kind="repeated work", axes=("model",), n_chips=4, share=0.38, **PLACE
+            ),
+            "The same products are computed on the 4 chips along model: 38% of the FLOPs in mlp "
+            "(model.py:20).",
+            "split one operand over model",
+        ),
+        (
+            Fault(kind="whole arguments", subject="w", axes=("a", "b"), n_chips=16, share=0.5),
+            "Arguments are whole on all 16 chips: 0 B of w.",
+            "shard w over a or b",
+        ),
+    ],
+)  # fmt: skip
+def test_sentences(fault: Fault, words: str, help_words: str) -> None:
+    assert sentence(fault, n_devices=16) == words
+    assert help_words in remedy(fault)
+
+
+def test_a_chip_with_two_devices_is_not_one() -> None:
+    fault = Fault(kind="whole arguments", subject="w", axes=("a",), n_chips=16, share=0.5)
+    assert "all 16 devices" in sentence(fault, n_devices=16, device="device")
+
+
+def test_names_of_arguments() -> None:
+    leaves = ["state[0]['w']", "state[1].mu", "tokens"]
+    assert argument_names(leaves) == "state and tokens"
+    assert argument_names(["args[0]['w']", "arrays[2]"]) == "argument 0 and argument 2"
