@@ -7,6 +7,12 @@
     forms         where each collective starts and ends: sync, async, fused, offloaded
     reductions    which all-reduces are reduce-scatters in effect
     collectives   every collective once, with its axes, bytes and run count
+    source        the lines of the traced function that instructions come from
+    sharding      mesh axes that shard each dim of an argument
+    dataflow      facts carried through fusions, branches and loops
+    replication   axes along which arrays differ between chips, and their arguments
+    updates       arguments that are returned updated, or copied
+    reshards      collectives of activations that no product needs
     traffic       HBM bytes of each instruction
     costs         FLOPs of each instruction
     scopes        the planned operation and the training pass of an instruction
