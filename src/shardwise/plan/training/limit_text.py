@@ -21,7 +21,7 @@ def limit_name(limit: RuntimeLimit) -> str:
     value = _shown(limit.value)
     names = {
         "activation": f'activation "{value}"',
-        "adafactor": f"adafactor with a padded {part}",
+        "adafactor": f"adafactor with padded {part}",
         "block": f"a model with {part}",
         "devices": f"a chip of {value} devices",
         "dtype": f"{part} in {value}",
@@ -51,8 +51,8 @@ def _advice(limit: RuntimeLimit) -> str:
     advice = {
         "activation": f"{NOT_YET} It supports {', '.join(dict.fromkeys(ACTIVATIONS.values()))}.",
         "adafactor": (
-            f"its means over whole arrays would include the padding of {value}. Plan with "
-            "--optimizer adamw, or with chips that divide vocabulary and layers."
+            f"the chips do not divide {value}, and its means over whole arrays would include the "
+            "padding. Plan with --optimizer adamw, or with chips that divide vocabulary and layers."
         ),
         "block": NOT_YET,
         "devices": (

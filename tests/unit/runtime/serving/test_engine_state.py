@@ -17,6 +17,7 @@ EXACT = (
     "tensor 2",
     "tensor 8, copied",
     "tensor 8, batch",
+    "two engines, tensor 4, batch",
     "window, tensor 8, sequence",
 )
 
