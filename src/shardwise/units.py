@@ -120,7 +120,7 @@ def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[s
         name, equals, text = part.partition("=")
         name = name.strip()
         if not equals or not name:
-            problems.append(f'"{part}" is not NAME=SIZE. Write {what[0].upper()}=1024.')
+            problems.append(f'"{part}" is not NAME=SIZE. Write {name or "NAME"}=8.')
         elif name in sizes:
             problems.append(f"{what} {name} is given twice.")
         else:

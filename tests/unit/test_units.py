@@ -225,8 +225,8 @@ def test_sizes_from_words() -> None:
     with pytest.raises(BadShape) as error:
         units.parse_sizes(("B", "=4", "D=1.5", "D=2", "F=0", "G=2", "G=3", "H=x"), "dim")
     assert error.value.problems == (
-        '"B" is not NAME=SIZE. Write D=1024.',
-        '"=4" is not NAME=SIZE. Write D=1024.',
+        '"B" is not NAME=SIZE. Write B=8.',
+        '"=4" is not NAME=SIZE. Write NAME=8.',
         'dim D "1.5" is not a whole number.',
         'dim F "0" is below 1.',
         "dim G is given twice.",

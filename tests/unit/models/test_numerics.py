@@ -243,6 +243,11 @@ def test_granite_has_factors():
         assert bare.main_attention.score_scale == 1.0
 
 
+def test_logits_are_not_divided_by_0():
+    with pytest.raises(BadFile, match="logits_scaling is 0, and logits are divided by it"):
+        tiny("granite", logits_scaling=0)
+
+
 def test_layers_without_positions():
     def ropes(config):
         return [config.groups[kind].layer.attention.rope for kind in unrolled(stack(config))]

@@ -42,13 +42,22 @@ def _import_module(module_name: str, name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file; like a script it finds the modules that lie beside it."""
+    """Import a file, in its package if it is in one.
+
+    Like a script it finds the modules that lie beside it.
+    """
     file = path.resolve()
     if not file.is_file():
         raise BadInput(f"there is no file {path}.")
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    module = importlib.import_module(file.stem)
+    name = file.stem
+    root = file.parent
+    while (root / "__init__.py").is_file():
+        name = f"{root.name}.{name}"
+        root = root.parent
+    for folder in dict.fromkeys((root, file.parent)):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+    module = importlib.import_module(name)
     if module.__file__ is None or Path(module.__file__).resolve() != file:
         raise BadInput(f"{path} has the name of another module, {module.__file__}. Rename it.")
     return module

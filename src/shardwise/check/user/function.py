@@ -36,6 +36,12 @@ from shardwise.check.verdict import CompiledNumbers, PeakArray
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
 
+# Stage of a compilation -> what the user's code has not done.
+_STAGE_FAILURES = {
+    "building": "cannot be imported, or its arguments cannot be made",
+    "lowering": "cannot be traced with these arguments",
+}
+
 MAX_OVERLAPPED = 3  # the largest number of overlapping scopes that a row lists
 
 
@@ -177,11 +183,9 @@ def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
     if isinstance(failure, ShardingError):
         return BadSharding(f"{name} on {machine}{_place(failure.source)}: {failure.text[:600]}")
-    if isinstance(failure, OtherFailure) and failure.stage in ("building", "lowering"):
-        return BadInput(
-            f"{name} cannot be traced with these arguments{_place(failure.source)}: "
-            f"{failure.text[:600]}"
-        )
+    if isinstance(failure, OtherFailure) and failure.stage in _STAGE_FAILURES:
+        problem = _STAGE_FAILURES[failure.stage]
+        return BadInput(f"{name} {problem}{_place(failure.source)}: {failure.text[:600]}")
     return compile_error(failure)
 
 

@@ -43,6 +43,12 @@ def build(keys: Keys, name: str) -> ModelConfig:
             bias=keys.flag("mlp_bias", False),
             activation=activation(keys),
         )
+    logits_scaling = keys.number("logits_scaling", default=1.0)
+    if not logits_scaling:
+        keys.add_problem(
+            "logits_scaling is 0, and logits are divided by it. Give a number above 0."
+        )
+        logits_scaling = 1.0
     return uniform_model(
         keys,
         name,
@@ -52,7 +58,7 @@ def build(keys: Keys, name: str) -> ModelConfig:
         norm=rms_norm(keys),
         embedding_scale=keys.number("embedding_multiplier", default=1.0),
         residual_scale=keys.number("residual_multiplier", default=1.0),
-        logit_scale=1 / (keys.number("logits_scaling", default=1.0) or 1.0),
+        logit_scale=1 / logits_scaling,
     )
 
 

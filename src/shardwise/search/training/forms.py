@@ -90,6 +90,8 @@ class Group:
         for name in options:
             if name in fixed:
                 options[name] = tuple(value for value in legal[name] if value == fixed[name])
+        if fixed.get("virtual", 1) != 1:
+            options["schedule"] = tuple(filter(schedules.chunked, options["schedule"]))
         for choice in itertools.product(*options.values()):
             chosen = dict(zip(options, choice, strict=True))
             recomputed = REMAT_POLICIES[chosen.pop("remat")]
@@ -137,9 +139,17 @@ def read_fixed(
 
     Raises:
         UnknownName: an unknown setting, or an unknown value of a setting.
-        BadShape: a size is not a positive integer, or a ZeRO stage does not exist.
+        BadShape: a size is not a positive integer, a ZeRO stage does not exist, or `virtual`
+            contradicts the schedule.
     """
     fixed = check_fixed(chosen, max_sizes, words(), NUMBERS)
     if fixed.get("zero", 0) not in range(4):
         raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
+    schedule = str(fixed.get("schedule", ""))
+    if fixed.get("virtual", 1) != 1 and schedule and not schedules.chunked(schedule):
+        others = ", ".join(filter(schedules.chunked, schedules.names()))
+        raise BadShape(
+            f"virtual {fixed['virtual']} contradicts schedule {schedule}, which has its own number "
+            f"of chunks on a stage. Leave one of them free, or take schedule {others}."
+        )
     return replace(fixed, any_layout=any_layout)

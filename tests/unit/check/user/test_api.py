@@ -152,6 +152,21 @@ def test_a_function_in_a_file(tmp_path: Path) -> None:
 
 
 @needs("cpu")
+def test_a_function_in_a_file_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    package = tmp_path / "package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "sizes.py").write_text("SIZES = (8, 128)")
+    path = package / "step.py"
+    path.write_text(
+        "import jax.numpy as jnp\nfrom .sizes import SIZES\n"
+        "step = jnp.sin\ndef step_args(): return jnp.zeros(SIZES)\n"
+    )
+    assert built(f"{path}:step", f"{path}:step_args").args[0].shape == (8, 128)
+
+
+@needs("cpu")
 @pytest.mark.parametrize(
     ("name", "args", "words"),
     [

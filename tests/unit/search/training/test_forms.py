@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+import shardwise as sw
 from shardwise.errors import BadShape, UnknownName
 from shardwise.models import load
 from shardwise.search.training.forms import Group, policies, read_fixed
@@ -98,7 +99,7 @@ def test_names_and_values_that_no_strategy_has(
 
 def test_names_and_values_that_strategies_have() -> None:
     fixed = read_fixed(
-        {"tensor": 8, "zero": 0, "virtual": 2, "micro_batch": 1, "schedule": "zb-v",
+        {"tensor": 8, "zero": 0, "virtual": 2, "micro_batch": 1, "schedule": "interleaved",
          "remat": "dots", "context_kind": "ring", "expert_tensor": 1, "loss_chunks": 4},
         {"pipe": 4, "tensor": 1},
     )  # fmt: skip
@@ -113,3 +114,15 @@ def test_what_is_given_is_a_value() -> None:
     assert str(fixed) == ", tensor 8, schedule 1f1b, pipe at most 4"
     assert fixed.change(tensor=4, zero=1).numbers == {"tensor": 4, "zero": 1}
     assert fixed.change(zero=1).max_sizes == fixed.max_sizes
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "none"])
+def test_chunks_of_a_schedule_that_has_its_own_are_refused(schedule: str) -> None:
+    with pytest.raises(BadShape, match=f"virtual 3 contradicts schedule {schedule}"):
+        read_fixed({"virtual": 3, "schedule": schedule})
+    assert read_fixed({"virtual": 3, "schedule": "interleaved"})["virtual"] == 3
+
+
+def test_given_chunks_leave_other_schedules_out() -> None:
+    plan = sw.plan(DENSE, sw.hardware("h100:8"), sw.Train(batch=8, seq=4096), {"virtual": 2})
+    assert (plan.strategy.schedule, plan.strategy.layout.virtual) == ("interleaved", 2)
