@@ -1,0 +1,1 @@
+"""The inference engine and its HTTP server."""
