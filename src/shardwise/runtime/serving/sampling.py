@@ -60,20 +60,25 @@ class Changes(NamedTuple):
     allowed_BW: Array
 
 
-class Drawn(NamedTuple):
-    """The next tokens.
+class LogProbabilities(NamedTuple):
+    """Log-probabilities at temperature 1, after changes.
 
     Args:
-        token_B: the tokens.
-        logprob_B: their log-probabilities at temperature 1, after changes.
+        token_logprob_B: those of the drawn tokens.
         top_BC: the most probable tokens, highest first.
         top_logprob_BC: their log-probabilities.
     """
 
+    token_logprob_B: Array
+    top_BC: Array
+    top_logprob_BC: Array
+
+
+class Drawn(NamedTuple):
+    """The next tokens, with log-probabilities if they were asked for."""
+
     token_B: Array
-    logprob_B: Array | None = None
-    top_BC: Array | None = None
-    top_logprob_BC: Array | None = None
+    log_probabilities: LogProbabilities | None = None
 
 
 def draw(
@@ -101,7 +106,7 @@ def draw(
     logprob_BV = jax.nn.log_softmax(logits_BV, axis=-1)
     logprob_B = jnp.take_along_axis(logprob_BV, token_B[:, None], axis=-1)[:, 0]
     top_logprob_BC, top_BC = lax.top_k(logprob_BV, max(1, n_top))
-    return Drawn(token_B, logprob_B, top_BC, top_logprob_BC)
+    return Drawn(token_B, LogProbabilities(logprob_B, top_BC, top_logprob_BC))
 
 
 def _change(logits_BV: Array, changes: Changes) -> Array:
