@@ -70,7 +70,7 @@ def open_gguf(path: Path) -> GgufFile:
         MissingExtra: the package `gguf` is not installed.
     """
     try:
-        from gguf import GGUFReader
+        import gguf  # noqa: F401
     except ImportError:
         raise MissingExtra(
             f"{path} needs the package gguf: pip install 'shardwise[serve]'"
@@ -78,7 +78,7 @@ def open_gguf(path: Path) -> GgufFile:
     if not path.is_file():
         raise BadFile(f"no file {path}.")
     try:
-        reader = GGUFReader(str(path))
+        reader = _reader(path)
         values = {name: field.contents() for name, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OSError, OverflowError, MemoryError) as error:
         reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
@@ -89,6 +89,27 @@ def open_gguf(path: Path) -> GgufFile:
         )
     tensors = {tensor.name: tensor for tensor in reader.tensors}
     return GgufFile(path=path, values=values, tensors=tensors)
+
+
+def _reader(path: Path) -> Any:
+    """Read the keys of a file and the places of its tensors.
+
+    `GGUFReader` slices its memory map for every token of a vocabulary, which is three times as fast
+    on a plain array.
+    """
+    import numpy as np
+    from gguf import GGUFReader
+
+    class Reader(GGUFReader):
+        @property
+        def data(self) -> Any:
+            return self._data
+
+        @data.setter
+        def data(self, memory_map: Any) -> None:
+            self._data = memory_map.view(np.ndarray)
+
+    return Reader(str(path))
 
 
 def float_of(value: float) -> float:

@@ -82,11 +82,10 @@ class GgufTensors(Mapping[str, Numbers]):
         )
         if self.architecture.norm_plus_one and name.endswith("norm.weight"):
             numbers = numbers - 1
-        numbers = numbers[self.row_order(name)]
-        return numbers
+        return np.take(numbers, self.row_order(name), axis=0)
 
-    def row_order(self, name: str) -> Any:
-        """Index of the rows in the order of Hugging Face, from that of the file.
+    def row_order(self, name: str) -> Numbers:
+        """Indices of the rows in the file, in the order of Hugging Face.
 
         For the files of Llama, each head of queries and keys has its rotary positions in pairs;
         in those of Hugging Face they are two halves.
@@ -98,10 +97,11 @@ class GgufTensors(Mapping[str, Numbers]):
                 n_heads = attention.n_heads
             elif ".k_proj." in name:
                 n_heads = attention.n_kv_heads
-        if not n_heads:
-            return slice(None)
         n_rows = self.shapes[name][0]
-        pairs = np.arange(n_rows).reshape(n_heads, n_rows // n_heads // 2, 2)
+        rows = np.arange(n_rows)
+        if not n_heads:
+            return rows
+        pairs = rows.reshape(n_heads, n_rows // n_heads // 2, 2)
         return pairs.swapaxes(1, 2).reshape(n_rows)
 
     def check(self) -> None:
