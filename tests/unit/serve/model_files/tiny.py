@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, get_tensor_name_map
 from gguf.quants import quantize
-from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shardwise.models import ModelConfig, from_dict
 from shardwise.models.tensor_names import entries
+from shardwise.runtime.weights.safetensors import TensorInfo, write_tensors
 
 CORPUS = (
     "The quick brown fox jumps over the lazy dog. 12345 words, don't they say? "
@@ -94,7 +94,9 @@ def write_folder(folder: Path, architecture: str = "llama", **changes: Any) -> P
     folder.mkdir(parents=True, exist_ok=True)
     keys = CONFIGS[architecture] | changes
     (folder / "config.json").write_text(json.dumps(keys))
-    save_file(random_tensors(from_dict(keys, name="tiny")), str(folder / "model.safetensors"))
+    tensors = random_tensors(from_dict(keys, name="tiny"))
+    infos = [TensorInfo(name=name, shape=x.shape, dtype=x.dtype) for name, x in tensors.items()]
+    write_tensors(folder, infos, lambda info: tensors[info.name])
     bpe_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
 
