@@ -128,5 +128,9 @@ def test_smollm2_tokens_are_those_of_transformers() -> None:
 
     model = find_model(SMOLLM2)
     expected = AutoTokenizer.from_pretrained(model.source.parent, gguf_file=model.source.name)
-    for text in [*texts(200), "<|im_start|>user\nHi<|im_end|>\n"]:
+    samples = [*texts(200), "<|im_start|>user\nHi<|im_end|>\n"]
+    # transformers does not read the name of the pre-tokenizer, which splits off single digits.
+    without_digits = [text for text in samples if not any(map(str.isnumeric, text))]
+    assert len(without_digits) > 100
+    for text in without_digits:
         assert model.tokenizer.encode(text) == expected.encode(text, add_special_tokens=False)
