@@ -26,6 +26,7 @@ VERBS = {
     "sweep": "the best plan for every combination of options, as a table",
     "check": "XLA's own compiler on a plan: memory, FLOPs, collectives, time; no TPU is needed",
     "train": "a plan run in JAX on the devices that are there, planned beside measured step time",
+    "bench": "latency and throughput of a server under load, planned beside measured",
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
