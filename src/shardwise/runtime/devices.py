@@ -54,14 +54,7 @@ def devices_for(
     platform = PLATFORMS.get(system.chip.kind, "")
     if platform == "cpu":
         _configure_cpu_devices(n_devices)
-    if NO_TPU_VARIABLE in os.environ:
-        for name, value in QUIET_LIBTPU.items():
-            os.environ.setdefault(name, value)
-    try:
-        devices = sorted(jax.devices(), key=_sort_key)
-    except RuntimeError as error:  # of a driver, or because another process has the devices
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"JAX cannot use the devices of this machine: {reason}") from None
+    devices = local_devices()
     # Spare devices are left idle, except on a torus or with several processes: there the position
     # of each device matters.
     may_use_fewer = platform != "tpu" and jax.process_count() == 1
@@ -73,6 +66,25 @@ def devices_for(
     if isinstance(system.topology, Torus):
         return grid.reshape(system.n_slices, *system.topology.shape, per_chip)
     return grid.reshape(system.topology.n_nodes, -1)
+
+
+def local_devices() -> list[Any]:
+    """Return all devices that JAX has here, in the order of a plan's chips.
+
+    Raises:
+        BadInput: they cannot be used.
+    """
+    import jax
+
+    keep_freed_memory()
+    if NO_TPU_VARIABLE in os.environ:
+        for name, value in QUIET_LIBTPU.items():
+            os.environ.setdefault(name, value)
+    try:
+        return sorted(jax.devices(), key=_sort_key)
+    except RuntimeError as error:  # of a driver, or because another process has the devices
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"JAX cannot use the devices of this machine: {reason}") from None
 
 
 def cpu_devices(n_devices: int) -> list[Any]:
