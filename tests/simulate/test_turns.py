@@ -107,8 +107,7 @@ def test_clients_that_are_gone_are_forgotten() -> None:
         queue.append(sequence)
         turns.arrive(sequence)
         turns.bring_next()
-        turns.charge_prompt(queue.popleft())
-        turns.leave(sequence)
+        turns.admit(queue.popleft())
         turns.charge_decoding([sequence], 3, {})
     assert len(turns.counters) <= 2
 

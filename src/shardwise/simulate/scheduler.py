@@ -265,15 +265,6 @@ class Scheduler:
         self.blocks.release(sequence)
         self._queue_blocked = False
 
-    def _leave_queue(self) -> SequenceState:
-        """Take the admitted first sequence out of the queue."""
-        sequence = self.waiting.popleft()
-        if self._turns is not None:
-            self._turns.charge_prompt(sequence)
-            self._turns.leave(sequence)
-            self._turns.bring_next()
-        return sequence
-
     def _release_surplus(self, gained: Mapping[SequenceState, int]) -> None:
         """Release blocks that were allocated for tokens that sequences did not gain."""
         if not self.limits.paged:
@@ -300,7 +291,9 @@ class Scheduler:
     def _admit_prefilled(self) -> None:
         """Admit sequences at the front of the queue whose prompts another engine has computed."""
         while self.waiting and self.waiting[0].kv_ready and self._allocate(self.waiting[0]):
-            sequence = self._leave_queue()
+            sequence = self.waiting.popleft()
+            if self._turns is not None:
+                self._turns.admit(sequence)
             sequence.kv_ready = False  # after a preemption, this engine has to recompute the prompt
             sequence.past = sequence.prefill_target
             self.decoding.add(sequence, sequence.past)
@@ -315,7 +308,9 @@ class Scheduler:
                 return
             if not self._allocate(waiting[0], n_admitted):
                 return
-            sequence = self._leave_queue()
+            sequence = waiting.popleft()
+            if self._turns is not None:
+                self._turns.admit(sequence)
             n_admitted += 1
             limit = sequence.prefill_target if whole_prompts else budget
             budget -= self._append_chunk(sequence, chunks, limit)
@@ -333,9 +328,11 @@ class Scheduler:
             n_blocks = ceil_div(sequence.prefill_target, self.limits.block_tokens)
         else:
             n_blocks = self.limits.blocks_for(sequence.request)
-        # Not all tokens may come from the prefix cache: sampling needs the logits of the last one.
-        max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
-        n_hits = self.blocks.match(sequence.block_keys, max_hits)
+        n_hits = 0
+        if sequence.block_keys:
+            # Not all tokens may come from the cache: sampling needs the logits of the last one.
+            max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
+            n_hits = self.blocks.match(sequence.block_keys, max_hits)
         reserve = self._reserved_blocks if running else 0
         if self.preempted or not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
             self._queue_blocked = True

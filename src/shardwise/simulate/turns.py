@@ -58,11 +58,16 @@ class Turns:
         if self._waiting[client] == 0:
             del self._waiting[client]
 
-    def charge_prompt(self, sequence: SequenceState) -> None:
-        """Charge the computed prompt of an admitted sequence and its first token, once."""
+    def admit(self, sequence: SequenceState) -> None:
+        """Account for a sequence that was taken out of the queue to run; bring the next one.
+
+        Its computed prompt and its first token are charged, once.
+        """
         if sequence.preemptions == 0:
             request = sequence.request
             self._charge(request.client, request.prompt - sequence.hit_tokens + 1)
+        self.leave(sequence)
+        self.bring_next()
 
     def charge_decoding(
         self, decoding: Collection[SequenceState], usual: int, gained: Mapping[SequenceState, int]
