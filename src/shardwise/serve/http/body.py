@@ -13,6 +13,10 @@ from shardwise.serve.http.requests import NOT_SERVED
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+MISSING = re.compile(r"missing required field `(\w+)`$")
+# How JSON calls Python's types, which msgspec writes between back quotes.
+JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
+QUOTED = re.compile(r"`([^`]*)`")
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # where msgspec says what is wrong
 
@@ -54,7 +58,7 @@ def decode_body(body: bytes, asked: type[T]) -> T:
         return msgspec.json.decode(body, type=asked)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), body) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is no JSON: {error}.") from None
     except RecursionError:
         raise bad_request("the body is nested too deeply.") from None
@@ -80,16 +84,35 @@ def _wrong_field(problem: str, body: bytes) -> ApiError:
     """The error for what msgspec reports, which names the place and not the value."""
     place = PLACE.search(problem)
     if place is None:
-        return bad_request(f"the body is refused: {_sentence(problem)}")
+        missing = MISSING.search(problem)
+        param = missing[1] if missing else None
+        return bad_request(f"the body is refused: {_sentence(problem)}", param=param)
     field = place[1]
     message = f"{field or 'body'}: {_sentence(problem[: place.start()])}"
     if field in NOT_SERVED:
         message = f"{field} is not served. {NOT_SERVED[field]}"
     elif re.fullmatch(r"\w+", field):
-        value = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[field]
-        message = f"{message} It is {shortened(bytes(value).decode())}."
+        message += _value(body, field)
     return bad_request(message, param=field or None)
 
 
+def _value(body: bytes, field: str) -> str:
+    """A sentence with the value of a field; none if the body is no JSON after that field."""
+    try:
+        value = msgspec.json.decode(body, type=dict[str, msgspec.Raw])[field]
+        return f" It is {shortened(bytes(value).decode())}."
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
 def _sentence(problem: str) -> str:
-    return f"{problem[0].lower()}{problem[1:].replace('`', '')}."
+    """What msgspec reports, in the words of JSON."""
+    problem = QUOTED.sub(_in_json, problem)
+    return f"{problem[0].lower()}{problem[1:]}."
+
+
+def _in_json(quoted: re.Match[str]) -> str:
+    names = []
+    for name in quoted[1].split(" | "):
+        names.append(JSON_NAMES.get(name, name))
+    return " or ".join(names)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shardwise.serve.http.app import App
 from shardwise.serve.http.options import ServerOptions
@@ -17,30 +14,16 @@ from shardwise.serve.text.structure import Grammar
 from shardwise.serve.text.texts import Texts, texts_of
 from shardwise.serve.text.vocabulary import FileVocabulary
 from tests.unit.serve.http.fake_engine import FakeEngine
+from tests.unit.serve.tiny import byte_level
 
 MODEL = "tiny"
-CORPUS = ["the cat sat on the mat and the dog sat on the log", "hello world, hello there"]
 
 
-@cache
-def tokenizer() -> Tokenizer:
-    """A byte-level tokenizer with the tokens of ChatML."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(CORPUS, trainer)
-    return made
-
-
-def texts() -> Texts:
-    end = tokenizer().token_to_id("<|endoftext|>")
-    return texts_of(MODEL, FileVocabulary(tokenizer()), stop_tokens=frozenset([end]))
+def texts(template: str | None = None) -> Texts:
+    end = byte_level().token_to_id("<|endoftext|>")
+    stop_tokens = frozenset([end])
+    vocabulary = FileVocabulary(byte_level())
+    return texts_of(MODEL, vocabulary, stop_tokens=stop_tokens, template=template)
 
 
 class Replies:
@@ -51,7 +34,7 @@ class Replies:
         self.endless = False
 
     def __call__(self, generation: Generation) -> Iterator[int]:
-        tokens = tokenizer().encode(self.text).ids
+        tokens = byte_level().encode(self.text).ids
         yield from tokens
         while self.endless:
             yield from tokens
@@ -72,11 +55,12 @@ def serving(
     options: ServerOptions | None = None,
     *,
     grammar: Grammar | None = None,
+    template: str | None = None,
     max_context: int = 4096,
 ) -> Iterator[Served]:
     """Serve a fake engine while the block runs; it has to leave nothing behind."""
     options = options or ServerOptions(port=0)
-    engine = FakeEngine(Replies(), tokenizer().get_vocab_size(), max_context=max_context)
+    engine = FakeEngine(Replies(), byte_level().get_vocab_size(), max_context=max_context)
     address: list[tuple[str, int]] = []
     listening = threading.Event()
 
@@ -84,7 +68,7 @@ def serving(
         address.append((host, port))
         listening.set()
 
-    server = Server(App(engine, texts(), options, grammar=grammar), options, started)
+    server = Server(App(engine, texts(template), options, grammar=grammar), options, started)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
