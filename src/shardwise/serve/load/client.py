@@ -169,10 +169,12 @@ class Client:
         answer = _Answer(self.clock)
         error = ""
         message = ""
+        body = msgspec.json.encode(self._body(prompt, output))
+        headers = {"Content-Type": "application/json"}
         send_s = self.clock()
         try:
             async with self.http.stream(
-                "POST", self._path, json=self._body(prompt, output)
+                "POST", self._path, content=body, headers=headers
             ) as response:
                 if response.status_code == httpx.codes.OK:
                     events = EventStream()
