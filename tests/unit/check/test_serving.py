@@ -49,12 +49,14 @@ def test_both_steps_send_what_is_planned(verdict: ServingVerdict, step: str) -> 
 
 
 @needs_tpu
-def test_queries_go_to_their_caches_and_back(verdict: ServingVerdict) -> None:
+def test_chips_with_the_same_head_share_the_tokens_of_each_sequence(
+    verdict: ServingVerdict,
+) -> None:
     rows = {(r.role, r.kind): r for r in verdict.decode.collectives}
-    sent = rows["tensor", "all_to_all"]
-    assert sent.compiled_n == sent.planned_n == 2 * MODEL.n_layers
-    # Two chips share each head: a chip sends half of its 8 x 1 x 128 numbers of 2 bytes.
-    assert sent.compiled_bytes == sent.compiled_n * 8 * 128 * 2 / 2
+    queries = rows["tensor", "all_gather"]
+    assert queries.compiled_n == MODEL.n_layers
+    # Two chips share each head: a chip receives the other's 8 x 1 x 128 numbers of 2 bytes.
+    assert queries.compiled_bytes == queries.compiled_n * 8 * 128 * 2
 
 
 @needs_tpu
@@ -83,6 +85,6 @@ def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:
-    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), tensor=4)
+    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), expert=4)
     with pytest.raises(BadInput, match="the runtime does not yet"):
         sw.check(plan, cache=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,9 @@ SEQ, ROWS, LONGEST = 24, 3, 10
 BLOCKS, BLOCK_TOKENS = 40, 8
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 DENSE = ModelConfig.dense(n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256)
+WINDOW = ModelConfig.dense(
+    n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256, window=8
+)
 # New tokens of each sequence in each pass.
 PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
 
@@ -43,12 +47,22 @@ LAYOUTS: dict[str, Case] = {
     "tensor 2": (DENSE, Mesh(tensor=2), "copied", FP32),
     "tensor 8, copied": (DENSE, Mesh(tensor=8), "copied", FP32),
     "tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32),
+    "two engines, tensor 4": (DENSE, Mesh(data=2, tensor=4), "sequence", FP32),
+    "window, tensor 8, sequence": (WINDOW, Mesh(tensor=8), "sequence", FP32),
     "experts, tensor 4": (MODELS["mixtral"], Mesh(tensor=4), "copied", FP32),
     "latent attention, tensor 4": (MODELS["deepseek"], Mesh(tensor=4), "copied", FP32),
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),
     "int8 cache, tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32 | {"kv": "int8"}),
+    "int8 on eight": (DENSE, Mesh(tensor=8), "sequence", dict.fromkeys(FP32, "int8")),
+    "fp8 weights and cache": (
+        DENSE,
+        Mesh(),
+        "copied",
+        {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
+    ),
+    "bf16": (DENSE, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
 }
 ALL = FAMILIES | LAYOUTS | NARROW
 
@@ -79,6 +93,11 @@ def distance(case: Case) -> dict[str, float]:
     cache = paged.init_cache()
     tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
     run = jax.jit(paged.function(all_logits=True))
+
+    def of_engines(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The rows of one engine, for all."""
+        return np.concatenate([x] * paged.engine.n_engines)
+
     past = np.zeros(ROWS, np.int32)
     differences = []
     for sizes in PASSES:
@@ -86,9 +105,11 @@ def distance(case: Case) -> dict[str, float]:
         chunk = np.zeros((ROWS, LONGEST), np.int32)
         for row in range(ROWS):
             chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
-        cache, got = run(held, cache, chunk, past, new, tables.astype(np.int32))
-        for row in range(ROWS):
-            read = np.asarray(got)[row, : new[row], : config.vocab]
+        arguments = [of_engines(x) for x in (chunk, past, new, tables.astype(np.int32))]
+        cache, got = run(held, cache, *arguments)
+        for i, logits_TV in enumerate(np.asarray(got, np.float32)):
+            row = i % ROWS
+            read = logits_TV[: new[row], : config.vocab]
             differences.append(read - whole[row, past[row] : past[row] + new[row]])
         past += new
     together = np.concatenate(differences)

@@ -6,6 +6,7 @@ decode step has one token for each sequence, and drafted tokens are verified as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,9 @@ class PagedForward:
         sharded: list[Tree] = jax.tree.map(with_sharding, shapes, self.cache_specs())
         return sharded
 
-    def batch_shapes(self, n: int, n_tokens: int, n_blocks: int) -> tuple[jax.ShapeDtypeStruct, ...]:
+    def batch_shapes(
+        self, n: int, n_tokens: int, n_blocks: int
+    ) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Shapes of `function`'s arguments after the cache.
 
         Args:
@@ -213,7 +216,7 @@ def block_tokens(engine: EngineState) -> int:
     """Tokens of a block: those that the kernels of the platform read best."""
     if engine.table.mesh.platform == "tpu":
         return LANES * engine.kv.n_parts
-    return BLOCK_TOKENS
+    return math.lcm(BLOCK_TOKENS, engine.kv.n_parts)
 
 
 def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:

@@ -122,8 +122,12 @@ def _has_kernel(cache: Cache) -> bool:
     """Whether `kernels.paged` takes the keys and values of a cache."""
     from shardwise.runtime.kernels import paged
 
-    arrays = [x.values if isinstance(x, Scaled) else x for x in cache.values()]
-    return all(paged.supports(x) for x in arrays)
+    return all(paged.supports(_values(x)) for x in cache.values())
+
+
+def _values(x: CacheArray) -> Array:
+    """The numbers of keys or values, without their scales."""
+    return x.values if isinstance(x, Scaled) else x
 
 
 def _write_pages(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array) -> Cache:
@@ -183,27 +187,21 @@ def _attend_pages(
     from shardwise.runtime.kernels import paged
 
     B, T, N, _ = q_BTNH.shape
-    keys, values = cache["k"], cache["v"]
-    key_scale = value_scale = None
-    if isinstance(keys, Scaled) and isinstance(values, Scaled):
-        (keys, key_scale), (values, value_scale) = keys, values
     o_BTNV, lse_BTN = paged.attend(
         q_BTNH,
-        keys,
-        values,
-        key_scale,
-        value_scale,
+        cache["k"],
+        cache["v"],
         tokens.past_B,
         tokens.new_B,
         first_block + tokens.tables_BM,
         tokens.kv_layout.part(),
         a,
         block_tokens=tokens.block_tokens,
-        value_width=values.shape[-1],
+        value_width=_values(cache["v"]).shape[-1],
     )
     if not tokens.kv_layout.token_axes and sinks_N is None:
         return o_BTNV
-    K = keys.shape[1]
+    K = _values(cache["k"]).shape[1]
     o_BKGTV = o_BTNV.astype(jnp.float32).reshape(B, T, K, N // K, -1).transpose(0, 2, 3, 1, 4)
     lse_BKGT = lse_BTN.reshape(B, T, K, N // K).transpose(0, 2, 3, 1)
     partial = (lse_BKGT, jnp.ones_like(lse_BKGT), o_BKGTV)
@@ -226,7 +224,7 @@ def _attend_blocks(
     """
     B, T, N, _ = q_BTNH.shape
     keys, values = cache["k"], cache["v"]
-    K = jax.tree.leaves(keys)[0].shape[1]
+    K = _values(keys).shape[1]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, -1)
     n_blocks = min(tokens.tables_BM.shape[1], max(1, SLOTS_PER_STEP // tokens.block_tokens))
     tables_BM = _padded(tokens.tables_BM, n_blocks)
@@ -258,7 +256,7 @@ def _attend_blocks(
         return new_highest, total_BKGT, o_BKGTH
 
     shape = (B, K, N // K, T)
-    d_value = jax.tree.leaves(values)[0].shape[-1]
+    d_value = _values(values).shape[-1]
     start = (
         jnp.full(shape, LOWEST, jnp.float32),
         jnp.zeros(shape, jnp.float32),
@@ -312,7 +310,7 @@ def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
 
 def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
     """Scores s_BKGTS in fp32; the scales of quantized keys are applied after the product."""
-    k_BKSH = keys.values if isinstance(keys, Scaled) else keys
+    k_BKSH = _values(keys)
     s_BKGTS = jnp.einsum(
         "btkgh,bksh->bkgts",
         q_BTKGH,
@@ -326,7 +324,7 @@ def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
 
 def _weighted(p_BKGTS: Array, values: CacheArray, dtype: Any) -> Array:
     """Sums o_BKGTH of values weighted by p_BKGTS, in fp32."""
-    v_BKSH = values.values if isinstance(values, Scaled) else values
+    v_BKSH = _values(values)
     if isinstance(values, Scaled):
         p_BKGTS = p_BKGTS * _by_head(values.scale)
     return jnp.einsum(
