@@ -19,7 +19,9 @@ needs_tpu = pytest.mark.skipif("tpu" not in installed_compilers(), reason="libtp
 MODEL = sw.ModelConfig.dense(
     n_layers=2, d_model=512, d_ff=1024, n_heads=4, n_kv_heads=2, vocab=2048
 )
-JOB = sw.Serve(context=256, batch=8, weights="int8", kv="int8", compute="int8")
+JOB = sw.Serve(
+    context=8192, prompt=256, output=7936, batch=8, weights="int8", kv="int8", compute="int8"
+)
 
 
 def planned(model: sw.ModelConfig = MODEL, **fixed: int | str) -> ServingPlan:
@@ -38,8 +40,8 @@ def verdict(tmp_path_factory: pytest.TempPathFactory) -> ServingVerdict:
 @pytest.mark.parametrize("step", ["decode", "prefill"])
 def test_both_steps_send_what_is_planned(verdict: ServingVerdict, step: str) -> None:
     found = getattr(verdict, step)
-    assert (found.compiler, found.fits, found.sends_as_planned) == ("tpu", True, True)
-    # Of so small a model what plans leave out counts: scales of weights, sums of the sampling.
+    assert (found.compiler, found.fits) == ("tpu", True)
+    # Of so small a model what plans leave out counts: scales of weights, copies of queries.
     assert found.verdict == "differs"
     assert {"memory", "time"} <= {deviation.quantity for deviation in found.deviations}
     rows = {(r.role, r.kind): r for r in found.collectives}
@@ -61,16 +63,19 @@ def test_chips_with_the_same_head_share_the_tokens_of_each_sequence(
 
 @needs_tpu
 def test_products_are_as_planned_and_caches_stay_in_place(verdict: ServingVerdict) -> None:
-    for found in (verdict.decode, verdict.prefill):
-        assert found.compiled is not None
-        # Without a kernel for so few heads a prompt's whole square of scores is computed.
-        assert found.planned.flops * 0.99 < found.compiled.flops < 1.1 * found.planned.flops
-    decode = verdict.decode.compiled
-    caches = planned(tensor=4, kv="batch").memory.kv_cache
-    assert decode is not None
-    assert decode.temporaries_bytes is not None
-    assert decode.temporaries_bytes < caches / 2
-    assert decode.hbm_bytes is not None
+    prefill = verdict.prefill
+    assert prefill.compiled is not None
+    assert prefill.compiled.flops == pytest.approx(prefill.planned.flops, rel=0.01)
+    plan = planned(tensor=4, kv="batch")
+    decode = verdict.decode
+    assert decode.compiled is not None
+    # The kernel is counted over whole caches, the plan over the mean length of its sequences.
+    attention = sum(op.flops for op in plan.operations if op.name == "attn.caches")
+    whole = attention * plan.workload.context / plan.estimate.decode.context
+    expected = decode.planned.flops - attention + whole
+    assert decode.compiled.flops == pytest.approx(expected, rel=0.01)
+    assert decode.compiled.temporaries_bytes is not None
+    assert decode.compiled.temporaries_bytes < plan.memory.kv_cache / 100
 
 
 @needs_tpu

@@ -51,6 +51,7 @@ LAYOUTS: dict[str, Case] = {
     "window, tensor 8, sequence": (WINDOW, Mesh(tensor=8), "sequence", FP32),
     "experts, tensor 4": (MODELS["mixtral"], Mesh(tensor=4), "copied", FP32),
     "latent attention, tensor 4": (MODELS["deepseek"], Mesh(tensor=4), "copied", FP32),
+    "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),

@@ -24,6 +24,7 @@ from shardwise.runtime.blocks.paged_attention import PagedAttention
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
+from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.weights.descriptions import Tree, layer_stacks
 from shardwise.runtime.weights.quantized import Scaled, is_narrow
@@ -62,7 +63,7 @@ class PagedForward:
 
         caches: list[Tree] = []
         for a, n_layers in cached_stacks(self.engine.config):
-            widths = {"k": a.d_head, "v": value_width(a)}
+            widths = cached_widths(a)
             caches.append({name: zeros(a, n_layers, width) for name, width in widths.items()})
         return caches
 
@@ -73,7 +74,8 @@ class PagedForward:
         spec: Any = PartitionSpec(*scale_spec, None)
         if is_narrow(dtype(self.engine.job.kv)):
             spec = Scaled(spec, PartitionSpec(*scale_spec))  # type: ignore[arg-type]
-        return [{"k": spec, "v": spec} for _ in cached_stacks(self.engine.config)]
+        stacks = cached_stacks(self.engine.config)
+        return [dict.fromkeys(cached_widths(a), spec) for a, _ in stacks]
 
     def cache_shapes(self) -> list[Tree]:
         """Shapes, dtypes and shardings of the cache."""
@@ -230,11 +232,8 @@ def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
     return pairs
 
 
-def cached_heads(a: Attention) -> int:
-    """Number of KV heads in the cache; with latent attention each query head has its own."""
-    return a.n_heads if a.mla else a.n_kv_heads
-
-
-def value_width(a: Attention) -> int:
-    """Width of the values of a head."""
-    return a.mla.d_v if a.mla else a.d_head
+def cached_widths(a: Attention) -> dict[str, int]:
+    """Width of the keys "k" and values "v" of a head; latents and rotary parts are "k" alone."""
+    if a.mla:
+        return {"k": a.mla.kv_lora_rank + a.mla.d_rope}
+    return {"k": a.d_head, "v": a.d_head}

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.models import ModelConfig
+from shardwise.models import Attention, ModelConfig
 from shardwise.runtime.layout.mesh import RoleMesh
 
 Array = jax.Array
@@ -58,7 +58,12 @@ class KvLayout:
 
 def kv_heads(config: ModelConfig) -> int:
     """Number of KV heads of the layer that has the fewest, which limits their sharding."""
-    return min(a.n_kv_heads for a, _ in config.attentions)
+    return min(cached_heads(a) for a, _ in config.attentions)
+
+
+def cached_heads(a: Attention) -> int:
+    """Number of KV heads in the cache; latents are one for all heads."""
+    return 1 if a.mla else a.n_kv_heads
 
 
 def kv_layout(mesh: RoleMesh, split: str) -> KvLayout:

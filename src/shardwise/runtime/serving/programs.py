@@ -22,7 +22,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward, block_tokens
-from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
+from shardwise.runtime.serving.kv_layout import cached_heads, kv_heads, split_tensor
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.strategy.serving_layout import serve_rules
 
@@ -56,7 +56,7 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     job = deployment.job
     held = 1 if deployment.prefill_server else deployment.batch
     engine = engine_state(server, held, devices)
-    rows = (1, round(job.new_tokens))
+    rows = (1, round(job.fresh_tokens))
     return _program("prefill step", engine, rows, job.prompt_tokens, held)
 
 
@@ -139,7 +139,7 @@ def unsupported_layout(server: Server) -> list[str]:
                 f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
                 f"--fix {role}=1."
             )
-    head_counts = sorted({a.n_kv_heads for a, _ in model.attentions})
+    head_counts = sorted({cached_heads(a) for a, _ in model.attentions})
     tensor = sizes["tensor"]
     indivisible = any(n % tensor and tensor % n for n in head_counts)
     if indivisible or (len(head_counts) > 1 and tensor > head_counts[0]):
