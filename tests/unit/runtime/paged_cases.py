@@ -51,6 +51,13 @@ LAYOUTS: dict[str, Case] = {
     "window, tensor 8, sequence": (WINDOW, Mesh(tensor=8), "sequence", FP32),
     "experts, tensor 4": (MODELS["mixtral"], Mesh(tensor=4), "copied", FP32),
     "latent attention, tensor 4": (MODELS["deepseek"], Mesh(tensor=4), "copied", FP32),
+    "experts 2, tensor 4": (MODELS["mixtral"], Mesh(expert=2, tensor=4), "copied", FP32),
+    "latents, experts 4, tensor 2": (
+        MODELS["deepseek"],
+        Mesh(expert=4, tensor=2),
+        "sequence",
+        FP32,
+    ),
     "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
 }
 NARROW: dict[str, Case] = {
@@ -62,6 +69,12 @@ NARROW: dict[str, Case] = {
         Mesh(),
         "copied",
         {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
+    ),
+    "int8 experts": (
+        MODELS["mixtral"],
+        Mesh(expert=2, tensor=2),
+        "copied",
+        dict.fromkeys(FP32, "int8"),
     ),
     "bf16": (DENSE, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
 }
@@ -96,8 +109,8 @@ def distance(case: Case) -> dict[str, float]:
     run = jax.jit(paged.function(all_logits=True))
 
     def of_engines(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The rows of one engine, for all."""
-        return np.concatenate([x] * paged.engine.n_engines)
+        """The rows of one group of chips, for all."""
+        return np.concatenate([x] * paged.engine.n_pools)
 
     past = np.zeros(ROWS, np.int32)
     differences = []

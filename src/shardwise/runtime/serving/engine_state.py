@@ -20,6 +20,7 @@ from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.experts import ragged
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
 from shardwise.runtime.weights.descriptions import (
@@ -64,9 +65,14 @@ class EngineState:
         return describe(self.config)
 
     @property
-    def n_engines(self) -> int:
-        """Number of engines."""
-        return self.layout.sizes["data"]
+    def _row_roles(self) -> tuple[str, ...]:
+        """Roles over which sequences are distributed, to engines and to groups of their chips."""
+        return ("data", *self.table.roles("activations", ("B",)).get("B", ()))
+
+    @property
+    def n_pools(self) -> int:
+        """Number of groups of chips with sequences and a cache of their own."""
+        return self.table.mesh.size(self._row_roles)
 
     @property
     def activation_dtype(self) -> Any:
@@ -88,13 +94,19 @@ class EngineState:
         if self._is_quantized and is_narrow(compute):
             narrow = compute
         precision = Precision(compute=self.activation_dtype, narrow=narrow)
-        return LayerSettings(config=self.config, table=self.table, precision=precision, seq=seq)
+        return LayerSettings(
+            config=self.config,
+            table=self.table,
+            precision=precision,
+            seq=seq,
+            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
+        )
 
     @functools.cached_property
     def contracted_dims(self) -> Tree:
         """For each weight, the dims that its product contracts, counted from the last (-1).
 
-        They are empty for vectors, embedding and head, which are not quantized.
+        They are empty for vectors, routers, embedding and head, which are not quantized.
         """
         layers = []
         for stack, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
@@ -102,13 +114,15 @@ class EngineState:
             contracting = {
                 term.einsum.right.name: term.einsum.contracting
                 for term in terms
-                if term.block != "core"
+                if term.block != "core" and term.name != "moe.router"
             }
             dims = {}
             for name, info in infos.items():
                 names = info.weight.dims
                 summed = contracting.get(info.weight.name, ())
-                dims[name] = tuple(i - len(names) for i, dim in enumerate(names) if dim in summed)
+                dims[name] = tuple(
+                    i - len(names) for i, dim in enumerate(names) if dim in summed and dim != "E"
+                )
             layers.append(dims)
         return {"layers": layers, "outer": dict.fromkeys(self.infos["outer"], ())}
 
@@ -146,8 +160,8 @@ class EngineState:
 
     @property
     def row_spec(self) -> PartitionSpec:
-        """Partition spec of arrays [sequence, ..], which every chip of an engine has whole."""
-        return PartitionSpec(self.table.mesh.axis_names(("data",)))
+        """Partition spec of arrays [sequence, ..]."""
+        return PartitionSpec(self.table.mesh.axis_names(self._row_roles))
 
     def weight_shapes(self) -> Tree:
         """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""

@@ -41,7 +41,7 @@ class PagedForward:
 
     Args:
         engine: weights, sharding rules and dtypes of the engine.
-        n_blocks: blocks of the cache.
+        n_blocks: blocks of the cache of each of `engine.n_pools`.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
     """
 
@@ -54,7 +54,7 @@ class PagedForward:
         kv_dtype = dtype(self.engine.job.kv)
 
         def zeros(a: Attention, n_layers: int, width: int) -> CacheArray:
-            n_blocks = n_layers * self.n_blocks * self.engine.n_engines
+            n_blocks = n_layers * self.n_blocks * self.engine.n_pools
             shape = (n_blocks, cached_heads(a), self.block_tokens)
             values = jnp.zeros((*shape, width), kv_dtype)
             if is_narrow(kv_dtype):
@@ -94,11 +94,11 @@ class PagedForward:
         """Shapes of `function`'s arguments after the cache.
 
         Args:
-            n: number of sequences of each engine.
+            n: number of sequences of each of the engine's pools.
             n_tokens: number of new tokens of each.
             n_blocks: number of blocks of each.
         """
-        rows = n * self.engine.n_engines
+        rows = n * self.engine.n_pools
         sharding = NamedSharding(self.engine.table.mesh.jax_mesh, self.engine.row_spec)
         shapes = ((rows, n_tokens), (rows,), (rows,), (rows, n_blocks))
         return tuple(jax.ShapeDtypeStruct(x, jnp.int32, sharding=sharding) for x in shapes)

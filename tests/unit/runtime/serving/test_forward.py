@@ -35,8 +35,8 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("name", rows([*FAMILIES, *LAYOUTS], QUICK))
 def test_logits_are_those_of_a_pass_over_whole_sequences(runs: Any, name: str) -> None:
-    n_engines = LAYOUTS[name][1].data if name in LAYOUTS else 1
-    assert runs[name]["n"] == TOKENS_READ * n_engines
+    mesh = (FAMILIES | LAYOUTS)[name][1]
+    assert runs[name]["n"] == TOKENS_READ * mesh.data * mesh.expert
     assert runs[name]["most"] < LOGIT
 
 
