@@ -183,6 +183,11 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
             "a plan with engines for prompts alone is not served yet. Run shardwise plan without "
             "--disaggregate."
         )
+    if server.layout.sizes["expert"] > 1:
+        problems.append(
+            f"expert {server.layout.sizes['expert']}, which distributes sequences to groups of "
+            "chips, is not served yet. Run shardwise plan with --fix expert=1."
+        )
     if server.layout.sizes["data"] > 1:
         problems.append(
             f"{server.layout.sizes['data']} engines: one process serves one. Plan for "

@@ -96,6 +96,6 @@ def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:
-    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), expert=4)
+    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), expert=2, tensor=2, expert_tensor=1)
     with pytest.raises(BadInput, match="the runtime does not yet"):
         sw.check(plan, cache=False)

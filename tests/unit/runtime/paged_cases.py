@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise.models import ModelConfig
+from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.weights.descriptions import describe, init_weights
 from shardwise.strategy.mesh import Mesh
-from shardwise.strategy.serving_layout import ServeLayout, serve_rules
+from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.logits import logits
@@ -35,6 +35,21 @@ FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 DENSE = ModelConfig.dense(n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256)
 WINDOW = ModelConfig.dense(
     n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256, window=8
+)
+# Rounding changes which experts a token chooses, unless it chooses all.
+UNROUTED = ModelConfig(
+    name="small",
+    d_model=64,
+    vocab=256,
+    groups=(
+        LayerGroup(
+            layer=Layer(
+                attention=Attention(n_heads=8, n_kv_heads=4, d_head=8),
+                ffn=Moe(n_experts=4, experts_per_token=4, d_ff=64),
+            ),
+            count=2,
+        ),
+    ),
 )
 # New tokens of each sequence in each pass.
 PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
@@ -70,12 +85,7 @@ NARROW: dict[str, Case] = {
         "copied",
         {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
     ),
-    "int8 experts": (
-        MODELS["mixtral"],
-        Mesh(expert=2, tensor=2),
-        "copied",
-        dict.fromkeys(FP32, "int8"),
-    ),
+    "int8 experts": (UNROUTED, Mesh(expert=2, tensor=2), "copied", dict.fromkeys(FP32, "int8")),
     "bf16": (DENSE, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
 }
 ALL = FAMILIES | LAYOUTS | NARROW
@@ -87,7 +97,7 @@ def forward(case: Case) -> PagedForward:
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
-    table = Table(rules=serve_rules(layout), mesh=on)
+    table = engine_table(layout, on)
     job = Serve(context=SEQ, **dtypes)
     engine = EngineState(config=config, job=job, layout=layout, table=table, batch=1)
     return PagedForward(engine=engine, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)

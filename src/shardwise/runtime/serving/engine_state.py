@@ -21,6 +21,7 @@ from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.experts import ragged
+from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
 from shardwise.runtime.weights.descriptions import (
@@ -31,7 +32,7 @@ from shardwise.runtime.weights.descriptions import (
     map_infos,
 )
 from shardwise.runtime.weights.quantized import Scaled, is_narrow, quantize
-from shardwise.strategy.serving_layout import ServeLayout
+from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
 
 Array = jax.Array
@@ -195,6 +196,14 @@ class EngineState:
             return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
 
         return jax.tree.map(with_sharding, arrays, specs)
+
+
+def engine_table(layout: ServeLayout, mesh: RoleMesh) -> Table:
+    """The sharding rules of an engine; `expert` shards whole experts."""
+    rules = serve_rules(layout)
+    if layout.sizes["expert"] > 1:
+        rules = {"weights.E": ("expert",), **rules}
+    return Table(rules=rules, mesh=mesh)
 
 
 def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:

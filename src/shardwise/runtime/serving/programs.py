@@ -18,13 +18,11 @@ from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.runtime.layout.mesh import arrange, role_mesh
-from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
-from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward, block_tokens
 from shardwise.runtime.serving.kv_layout import cached_heads, kv_heads, split_tensor
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.strategy.serving_layout import serve_rules
 
 NOT_YET = "the planner supports it, the runtime does not yet"
 
@@ -66,14 +64,19 @@ def _program(
     """A pass whose weights have the memory layouts of `engine.formats`.
 
     Args:
-        rows: number of sequences of an engine, and of new tokens of each.
+        rows: number of sequences of an engine, and of new tokens of each. Groups of chips that
+            distribute the sequences of an engine share the tokens of a single one.
         length: tokens of each sequence after the pass.
         held: number of sequences for which the cache has room.
     """
     block = block_tokens(engine)
-    n_blocks = held * int(ceil_div(engine.job.context, block))
+    n_groups = engine.n_pools // engine.layout.sizes["data"]
+    n_blocks = int(ceil_div(held, n_groups)) * int(ceil_div(engine.job.context, block))
     forward = PagedForward(engine=engine, n_blocks=n_blocks, block_tokens=block)
-    batch = forward.batch_shapes(*rows, int(ceil_div(length, block)))
+    n, n_tokens = rows
+    n_tokens = n_tokens if n > 1 else int(ceil_div(n_tokens, n_groups))
+    n = int(ceil_div(n, n_groups))
+    batch = forward.batch_shapes(n, n_tokens, int(ceil_div(length, block)))
     args = (engine.weight_shapes(), forward.cache_shapes(), *batch)
     formats = (engine.formats(), *(None for _ in args[1:]))
     fn = jax.jit(forward.function(), donate_argnums=(1,), in_shardings=formats)
@@ -121,7 +124,7 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
         config=server.config,
         job=server.job,
         layout=layout,
-        table=Table(rules=serve_rules(layout), mesh=mesh),
+        table=engine_table(layout, mesh),
         batch=batch,
     )
 
@@ -133,12 +136,16 @@ def unsupported_layout(server: Server) -> list[str]:
     problems = []
     if any(group.layer.attention is None for group in model.groups):
         problems.append(f"layers of {model.name} without attention: {NOT_YET}.")
-    for role in ("fsdp", "context", "expert", "pipe"):
+    for role in ("fsdp", "context", "pipe"):
         if sizes[role] > 1:
             problems.append(
                 f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
                 f"--fix {role}=1."
             )
+    if sizes["tensor"] > 1 and server.layout.expert_tensor not in (None, sizes["tensor"]):
+        problems.append(
+            f"expert_tensor {server.layout.expert_tensor} with tensor {sizes['tensor']}: {NOT_YET}."
+        )
     head_counts = sorted({cached_heads(a) for a, _ in model.attentions})
     tensor = sizes["tensor"]
     indivisible = any(n % tensor and tensor % n for n in head_counts)

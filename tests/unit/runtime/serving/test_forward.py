@@ -20,6 +20,7 @@ ERRORS = {
     "int8 weights": 0.034,
     "int8 cache, tensor 8, sequence": 0.034,
     "int8 on eight": 0.048,
+    "int8 experts": 0.048,
     "fp8 weights and cache": 0.026 * 28**0.5,
     "bf16": 0.0016 * 100**0.5,
 }
