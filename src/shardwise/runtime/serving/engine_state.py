@@ -100,7 +100,9 @@ class EngineState:
             table=self.table,
             precision=precision,
             seq=seq,
-            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
+            # TPU v5e has no AllToAll of unequal sizes.
+            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS
+            and self.layout.sizes["expert"] == 1,
         )
 
     @functools.cached_property

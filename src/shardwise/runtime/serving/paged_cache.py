@@ -144,7 +144,7 @@ def _values(x: CacheArray) -> Array:
 
 def _write_pages(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array) -> Cache:
     """`write` by the kernel for TPUs."""
-    from shardwise.runtime.kernels import paged
+    from shardwise.runtime.kernels import paged_write
 
     page_I, first_I, end_I, token_BS = tokens.written_pages(first_block)
     n_slots = tokens.local_slots if tokens.n_tokens > 1 else 1
@@ -155,7 +155,9 @@ def _write_pages(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array
         return x.reshape(-1, n_slots, *x.shape[2:]).swapaxes(1, 2)
 
     arrays, structure = jax.tree.flatten(cache)
-    written = paged.write(arrays, list(map(pieces, jax.tree.leaves(new))), page_I, first_I, end_I)
+    written = paged_write.write(
+        arrays, list(map(pieces, jax.tree.leaves(new))), page_I, first_I, end_I
+    )
     result: Cache = jax.tree.unflatten(structure, written)
     return result
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwise.models import Attention
-from shardwise.runtime.kernels import paged
+from shardwise.runtime.kernels import paged, paged_write
 from shardwise.runtime.serving import paged_cache
 from shardwise.runtime.serving.kv_cache import to_cache
 from shardwise.runtime.serving.kv_layout import KvLayout
@@ -68,9 +68,9 @@ def attended() -> Iterator[Any]:
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("write", "attend"):
-        compiled = getattr(paged, name)
-        monkeypatch.setattr(paged, name, lambda *a, _f=compiled, **k: _f(*a, interpret=True, **k))
+    for module, name in ((paged_write, "write"), (paged, "attend")):
+        compiled = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, _f=compiled, **k: _f(*a, interpret=True, **k))
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -99,7 +99,7 @@ def test_writes_exactly_the_new_tokens(which: str, dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(("kind", "which", "dtype"), attended())
+@pytest.mark.parametrize(("kind", "which", "dtype"), list(attended()))
 def test_attends_like_plain_jax(kind: str, which: str, dtype: str) -> None:
     a = KINDS[kind]
     tokens = tokens_of(*PASSES[which])
