@@ -26,6 +26,8 @@ VERBS = {
     "sweep": "the best plan for every combination of options, as a table",
     "check": "XLA's own compiler on a plan: memory, FLOPs, collectives, time; no TPU is needed",
     "train": "a plan run in JAX on the devices that are there, planned beside measured step time",
+    "serve": "a model over HTTP by the OpenAI API, under a plan, with a chat page",
+    "generate": "one prompt continued by a model on the devices that are there",
     "bench": "latency and throughput of a server under load, planned beside measured",
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",

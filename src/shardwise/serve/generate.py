@@ -1,33 +1,57 @@
-"""Generate text with a model in this process, without a server."""
+"""Continue one prompt in this process, without a server."""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator, Sequence
 
-from shardwise.serve.request import Sampling
+from shardwise.errors import NoAnswer
+from shardwise.serve.request import FAILED, Engine, Generation, Sampling, Token
+from shardwise.serve.text.detokenize import Detokenizer, StopStrings
+from shardwise.serve.text.texts import Texts
 
 
-def generate(
-    model: str,
-    prompt: str,
+def stream(
+    engine: Engine,
+    texts: Texts,
+    prompt: Sequence[int],
     *,
-    sampling: Sampling,
     max_tokens: int,
-    stop: Sequence[str] = (),
-    chat: bool = False,
+    sampling: Sampling,
+    stops: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the text of a continuation in pieces, as they are generated.
+    """Generate a text, piece by piece.
 
     Args:
-        model: what `shardwise serve` takes: a preset, a folder, a GGUF file, a plan of serving.
-        prompt: text to continue, or with `chat` the user's message.
-        sampling: how tokens are chosen.
-        max_tokens: the most tokens to generate.
-        stop: texts at which the output ends; they are not part of it.
-        chat: put the prompt into the model's chat template.
+        prompt: token ids.
+        max_tokens: the most tokens to generate; fewer if the engine's context is full.
+        stops: texts that end the output; they are not part of it.
 
     Raises:
-        BadInput: the model cannot be served, or the prompt is too long for it.
-        MissingExtra: a package that the engine needs is not installed.
+        BadInput: prompt and output are too long for the engine.
+        NoAnswer: the engine has failed.
     """
-    raise NotImplementedError
+    room = max(1, engine.max_context - len(prompt))
+    tokens: queue.SimpleQueue[Token] = queue.SimpleQueue()
+    generation = Generation(
+        id="generate",
+        prompt=tuple(prompt),
+        max_tokens=min(max_tokens, room),
+        sampling=sampling,
+        stop_tokens=texts.stop_tokens,
+    )
+    engine.submit(generation, tokens.put)
+    detokenizer = Detokenizer(texts.vocabulary, prompt)
+    stop_strings = StopStrings(stops)
+    try:
+        finish = ""
+        while not finish and not stop_strings.stopped:
+            token = tokens.get()
+            finish = token.finish
+            if token.id >= 0:
+                yield stop_strings.push(detokenizer.push(token.id))
+        if finish == FAILED:
+            raise NoAnswer("the engine has failed; its log has the reason.")
+        yield stop_strings.push(detokenizer.finish()) + stop_strings.finish()
+    finally:
+        engine.cancel(generation.id)

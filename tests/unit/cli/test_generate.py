@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import pytest
 
-from shardwise import cli
-from shardwise.serve import generate
+from shardwise.cli import serving_model
+from shardwise.cli.verbs import generate as verb
+from shardwise.serve import generate, texts_of_model
 from tests.golden.terminal import run
+
+
+class Model(NamedTuple):
+    name: str
+
+
+class Words:
+    """Texts whose tokens are words."""
+
+    model = "gpt2"
+    template = None
+    stop_tokens: frozenset[int] = frozenset()
+
+    def prompt(self, text: str) -> list[str]:
+        return text.split()
 
 
 @pytest.fixture
@@ -17,13 +35,19 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     """The arguments of each call of the engine, which generates two pieces."""
     made: list[dict[str, object]] = []
 
-    def fake(model: str, prompt: str, **options: object) -> Iterator[str]:
-        made.append({"model": model, "prompt": prompt, **options})
+    def fake(engine: object, texts: Words, prompt: list[str], **options: object) -> Iterator[str]:
+        made.append({"prompt": prompt, **options})
         yield "Once\n"
         yield "upon\x1b[31m"
 
-    monkeypatch.setattr(generate, "generate", fake)
-    monkeypatch.setitem(cli.VERBS, "generate", "text")
+    @contextmanager
+    def no_engine(*words: object, quiet: bool) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(verb, "read_model", lambda name, start: (Model(name), None))
+    monkeypatch.setattr(serving_model, "running_engine", no_engine)
+    monkeypatch.setattr(texts_of_model, "texts_of_model", lambda model: Words())
+    monkeypatch.setattr(generate, "stream", fake)
     return made
 
 
@@ -31,9 +55,7 @@ def test_text_is_written_without_commands_to_the_terminal(calls: list[dict[str, 
     said = run("generate", "gpt2", "Tell me")
     assert (said.code, said.out, said.err) == (0, "Once\nupon?[31m\n", "")
     (call,) = calls
-    assert (call["model"], call["prompt"], call["max_tokens"], call["stop"], call["chat"]) == (
-        "gpt2", "Tell me", 128, (), False,
-    )  # fmt: skip
+    assert (call["prompt"], call["max_tokens"], call["stops"]) == (["Tell", "me"], 128, ())
 
 
 def test_options(calls: list[dict[str, object]]) -> None:
@@ -42,7 +64,6 @@ def test_options(calls: list[dict[str, object]]) -> None:
         "generate",
         "gpt2",
         "Hi",
-        "--chat",
         "--max-tokens",
         "7",
         "--stop",
@@ -52,7 +73,7 @@ def test_options(calls: list[dict[str, object]]) -> None:
     )
     assert json.loads(said.out) == {"model": "gpt2", "prompt": "Hi", "text": "Once\nupon\x1b[31m"}
     (call,) = calls
-    assert (call["max_tokens"], call["stop"], call["chat"]) == (7, ("END",), True)
+    assert (call["max_tokens"], call["stops"]) == (7, ("END",))
     chosen = call["sampling"]
     assert (chosen.temperature, chosen.top_k, chosen.top_p, chosen.seed) == (0.5, 40, 0.9, 3)  # type: ignore[attr-defined]
 
@@ -66,4 +87,11 @@ def test_what_is_out_of_range(calls: list[dict[str, object]], option: str, value
     said = run("generate", "gpt2", "Hi", option, value)
     assert said.code == 2
     assert option in said.err
+    assert not calls
+
+
+def test_a_model_without_a_chat_template(calls: list[dict[str, object]]) -> None:
+    said = run("generate", "gpt2", "Hi", "--chat")
+    assert said.code == 2
+    assert "gpt2 has no chat template" in said.err
     assert not calls

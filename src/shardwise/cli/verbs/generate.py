@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from shardwise import units
-from shardwise.cli import options
+from shardwise.cli import options, serving_model
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import argument, option
+from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.cli.streams import write_answer
+from shardwise.errors import BadInput
 from shardwise.report.style import printable, showable
 from shardwise.serve.request import Sampling
+
+if TYPE_CHECKING:
+    from shardwise.serve.text.texts import Texts
 
 MAX_TOKENS = 128
 
@@ -31,7 +36,7 @@ class GeneratedText:
 
 
 def run(
-    model: Annotated[str, argument("MODEL", "what shardwise serve takes: a preset, a folder")],
+    model: serving_model.ModelOrPlan,
     prompt: Annotated[str, argument("PROMPT", "text to continue")],
     chat: Annotated[
         bool, option("Workload", "--chat", "the prompt is the user's message in a chat")
@@ -55,23 +60,35 @@ def run(
     seed: Annotated[
         int | None, sampling_option("--seed N", "seed of the draws  [default: a new one]")
     ] = None,
+    start: serving_model.WeightsFrom = "",
+    context: serving_model.Context = "",
+    dtype: serving_model.WeightsDtype = "",
+    kv_dtype: serving_model.KvDtype = "",
     json: options.Json = False,
 ) -> Answer:
     """Generate text with a model in this process. Text appears as it is generated."""
-    from shardwise.serve.generate import generate
-
     inputs = Inputs()
+    words = EngineWords(context=context, sequences="1", weights=dtype, kv=kv_dtype)
+    engine_options = inputs.read(read_engine_options, words)
+    served = inputs.read(read_model, model, start)
     n_tokens = inputs.optional(units.parse_whole, max_tokens, "--max-tokens") or MAX_TOKENS
     sampling = inputs.read(_sampling, temperature, top_k, top_p, seed)
     inputs.done()
+    from shardwise.serve.generate import stream
+    from shardwise.serve.texts_of_model import texts_of_model
+
+    found, plan = served
+    texts = texts_of_model(found)
+    prompt_tokens = _chat_tokens(texts, prompt) if chat else texts.prompt(prompt)
     pieces = []
-    stops = (stop,) if stop else ()
-    for piece in generate(
-        model, prompt, sampling=sampling, max_tokens=n_tokens, stop=stops, chat=chat
-    ):
-        pieces.append(piece)
-        if not json:
-            write_answer(showable(printable(piece), sys.stdout))
+    with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
+        stops = (stop,) if stop else ()
+        for piece in stream(
+            engine, texts, prompt_tokens, max_tokens=n_tokens, sampling=sampling, stops=stops
+        ):
+            pieces.append(piece)
+            if not json:
+                write_answer(showable(printable(piece), sys.stdout))
     result = GeneratedText(model=model, prompt=prompt, text="".join(pieces))
     # The text has been written already; what is left of it is the end of its line.
     return Answer(document=lambda: result, blocks=(), raw="\n", as_json=json)
@@ -100,3 +117,15 @@ def _sampling(
         top_p=1.0 if top_p is None else top_p,
         seed=seed,
     )
+
+
+def _chat_tokens(texts: Texts, message: str) -> list[int]:
+    """The tokens of a conversation that begins with a message.
+
+    Raises:
+        BadInput: the model has no chat template.
+    """
+    if texts.template is None:
+        raise BadInput(f"{texts.model} has no chat template: leave --chat out.")
+    rendered = texts.template.render([{"role": "user", "content": message}])
+    return texts.vocabulary.encode(rendered)

@@ -28,7 +28,13 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, map_infos
+from shardwise.runtime.weights.descriptions import (
+    ArrayInfo,
+    Tree,
+    describe,
+    layer_stacks,
+    map_infos,
+)
 from shardwise.runtime.weights.quantized import Scaled, is_narrow, quantize
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
@@ -103,8 +109,8 @@ class EngineState:
         They are empty for vectors, embedding and head, which are not quantized.
         """
         layers = []
-        for group, infos in zip(self.config.groups, self.infos["layers"], strict=True):
-            terms = layer_terms(self.config, group.layer, 1)
+        for stack, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
+            terms = layer_terms(self.config, self.config.groups[stack.kind].layer, 1)
             contracting = {
                 term.einsum.right.name: term.einsum.contracting
                 for term in terms

@@ -52,8 +52,24 @@ def load_weights(folder: Path, config: ModelConfig, table: Table, dtype: Any) ->
         BadFile: files are missing or unreadable, or belong to another model.
         BadInput: the tensor names of the family are unknown.
     """
+    return sharded_weights(find_tensors(folder, config), config, table, dtype)
+
+
+def sharded_weights(
+    tensors: Mapping[str, Numbers], config: ModelConfig, table: Table, dtype: Any
+) -> Tree:
+    """Make the arrays of a model from its published tensors, sharded by the table.
+
+    Args:
+        tensors: name in `tensor_names` -> numbers; each is looked up when it is copied.
+        config: the model.
+        table: sharding rules on the mesh.
+        dtype: dtype of the arrays.
+
+    Raises:
+        BadInput: the tensor names of the family are unknown.
+    """
     entries_by_weight = _entries_by_weight(config)
-    tensors = find_tensors(folder, config)
 
     def array(info: ArrayInfo, layers: Sequence[int | None]) -> jax.Array:
         by_layer = [entries_by_weight[layer, info.weight.name] for layer in layers]
