@@ -54,7 +54,7 @@ class Scheduler:
         text_keys: Callable[[SequenceState], Sequence[Hashable]] | None = None,
     ) -> None:
         self.limits = limits
-        self.blocks = BlockManager(limits.n_blocks, limits.block_tokens)
+        self.blocks = BlockManager(limits.n_blocks, limits.block_tokens, limits.n_host_blocks)
         self.decoding = DecodeBatch(limits)
         self.waiting: deque[SequenceState] = deque()
         self.preemptions = 0
