@@ -7,7 +7,8 @@ table. Whatever else is in the batch, each output is that of the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -100,6 +101,7 @@ class ToyEngine:
         if self.jobs[sequence].state == "runs":
             self.jobs[sequence].state = "cancelled"
         check_blocks(self.scheduler, self.jobs)
+        assert self.scheduler.blocks.used == count_used(self.scheduler, self.jobs)
 
     def step(self) -> None:
         scheduler = self.scheduler
@@ -121,6 +123,7 @@ class ToyEngine:
         assert not self.ended.intersection(result.ended)
         self.ended.update(result.ended)
         check_blocks(scheduler, self.jobs)
+        assert scheduler.blocks.used == count_used(scheduler, self.jobs)
 
     def check_preempted(self, now: Pass) -> None:
         runs = set(now.decode) | {chunk.sequence for chunk in now.chunks}
@@ -206,21 +209,34 @@ class ToyEngine:
         return [(block, offset) for block in table for offset in range(self.size)]
 
 
-def check_blocks(scheduler: Scheduler, jobs: dict[SequenceState, Job]) -> None:
+def check_blocks(scheduler: Scheduler, jobs: Iterable[SequenceState]) -> None:
     """No block is lost, or has two owners."""
     blocks = scheduler.blocks
     assert blocks.used + blocks.cached + blocks.free == blocks.n_blocks
     assert min(blocks.used, blocks.cached, blocks.free) >= 0
-    private: list[int] = []
-    shared: dict[int, object] = {}
+    users = Counter(block for sequence in jobs for block in sequence.cached_blocks)
+    assert all(block.ref_count == n_users for block, n_users in users.items())
+    unused = blocks._unused.values()
+    assert not users.keys() & set(unused)
+    owned = [block.physical_id for block in [*users, *unused] if block.physical_id is not None]
     for sequence in jobs:
-        private += sequence.private_block_ids
-        for block in sequence.cached_blocks:
-            if block.physical_id is not None:
-                assert shared.setdefault(block.physical_id, block) is block
-    owned = private + list(shared)
-    assert len(set(owned)) == len(owned) <= blocks.used
+        owned += sequence.private_block_ids
+    assert len(set(owned)) == len(owned)
     assert all(0 <= block < blocks.n_blocks for block in owned)
+
+
+def count_used(scheduler: Scheduler, jobs: Iterable[SequenceState]) -> int:
+    """Blocks that sequences use between passes, counted one by one."""
+    n_private = 0
+    shared = set()
+    for sequence in jobs:
+        n_blocks = sequence.n_blocks
+        if sequence in scheduler.decoding:
+            context = scheduler.decoding.context(sequence)
+            n_blocks = max(n_blocks, -(-context // scheduler.limits.block_tokens))
+        n_private += n_blocks - len(sequence.cached_blocks)
+        shared.update(sequence.cached_blocks)
+    return n_private + len(shared)
 
 
 @st.composite

@@ -73,7 +73,10 @@ class BlockManager:
             reserve: number of blocks that must stay available.
         """
         keys = sequence.block_keys[:n_hits]
-        hits = [self._by_key[key] for key in keys if key in self._by_key]
+        resident = keys
+        if self._host is not None:
+            resident = [key for key in keys if key in self._by_key]
+        hits = [self._by_key[key] for key in resident]
         n_unused = sum(1 for block in hits if block.ref_count == 0)
         if n_blocks - len(hits) + reserve > self.available - n_unused:
             return False
