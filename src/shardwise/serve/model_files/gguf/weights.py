@@ -20,6 +20,7 @@ from shardwise.serve.model_files.gguf.file import GgufFile
 
 if TYPE_CHECKING:
     from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
     from shardwise.runtime.weights.descriptions import Tree
 
 Numbers = NDArray[Any]
@@ -37,6 +38,14 @@ class GgufWeights:
         from shardwise.runtime.weights.published_weights import sharded_weights
 
         return sharded_weights(self.tensors(), self.config, table, dtype)
+
+    def load_for(self, engine: EngineState) -> Tree:
+        """Load all weights as an engine has them; blocks that are its groups are kept."""
+        from shardwise.serve.model_files.gguf.blocks import StoredBlocks
+        from shardwise.serve.model_files.loading import load_for
+
+        tensors = self.tensors()
+        return load_for(engine, tensors, StoredBlocks(tensors=tensors, engine=engine).groups)
 
     def tensors(self) -> GgufTensors:
         """The tensors of the model.
@@ -76,13 +85,25 @@ class GgufTensors(Mapping[str, Numbers]):
     def __getitem__(self, name: str) -> Numbers:
         from gguf.quants import dequantize
 
-        tensor = self.file.tensors[self.architecture.tensor_name(name)]
+        tensor = self._tensor(name)
         numbers: Numbers = dequantize(tensor.data, tensor.tensor_type).astype(
             np.float32, copy=False
         )
         if self.architecture.norm_plus_one and name.endswith("norm.weight"):
             numbers = numbers - 1
         return np.take(numbers, self.row_order(name), axis=0)
+
+    def stored(self, name: str) -> Numbers:
+        """The bytes of each row of a quantized matrix, as they are in the file."""
+        data: Numbers = self._tensor(name).data
+        return data
+
+    def kind(self, name: str) -> str:
+        """Type of a tensor in the file, such as `Q4_1`."""
+        return str(self._tensor(name).tensor_type.name)
+
+    def _tensor(self, name: str) -> Any:
+        return self.file.tensors[self.architecture.tensor_name(name)]
 
     def row_order(self, name: str) -> Numbers:
         """Indices of the rows in the file, in the order of Hugging Face.
