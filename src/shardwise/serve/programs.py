@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ class Programs:
         forward: the forward pass.
         weights: weights, on the devices.
         max_sequences: the most rows of a batch.
-        max_tokens: the most new tokens of a row.
+        max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
     """
 
@@ -132,9 +132,16 @@ class Programs:
         progress(len(shapes), len(shapes))
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        """Split rows into batches for `logits`, each of rows that are padded to one length."""
+        """Split rows into batches for `logits`, each of rows that are padded to one length.
+
+        A row with more than `max_tokens` new tokens becomes several batches, one after the other.
+        """
         by_length: dict[int, list[Row]] = {}
         for row in rows:
+            while row.n_new > self.max_tokens:
+                yield [replace(row, tokens=row.tokens[: self.max_tokens], draws=False)]
+                rest = row.tokens[self.max_tokens :]
+                row = replace(row, tokens=rest, past=row.past + self.max_tokens)
             by_length.setdefault(self._length(row), []).append(row)
         for length, same in by_length.items():
             sizes = [n for n in self.batch_sizes() if n == 1 or self._is_compiled(n, length)]

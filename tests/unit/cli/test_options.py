@@ -30,11 +30,15 @@ HOMONYMS = {
     "--dtype": 4,
     "--fix": 2,
     "--kv": 2,
+    "--max": 2,
     "--mesh": 2,
     "--output": 3,
     "--rate": 2,
     "--schedule": 2,
+    "--seed": 2,
+    "--traffic": 2,
     "--train": 2,
+    "--warmup": 2,
     "-o": 2,
 }
 

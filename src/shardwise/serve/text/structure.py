@@ -1,0 +1,29 @@
+"""What an output is asked to look like, before a grammar is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwise.serve.request import TokenMask
+
+JSON_OBJECT = "json_object"  # any JSON object
+JSON_SCHEMA = "json_schema"  # a JSON value of this schema
+REGEX = "regex"  # a text that the whole pattern matches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSpec:
+    """The structure that an output must have.
+
+    Args:
+        kind: `JSON_OBJECT`, `JSON_SCHEMA` or `REGEX`.
+        definition: the schema as JSON, or the pattern; empty for `JSON_OBJECT`.
+    """
+
+    kind: str
+    definition: str = ""
+
+
+# Makes the mask of one sequence; raises BadInput if the structure is malformed or not supported.
+Grammar = Callable[[GrammarSpec], TokenMask]

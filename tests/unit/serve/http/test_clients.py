@@ -1,0 +1,89 @@
+"""Clients that go away, and clients that read slowly."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import httpx
+import pytest
+
+from tests.unit.serve.http.serving import Served
+
+COMPLETIONS = "/v1/completions"
+
+
+def request(body: object) -> bytes:
+    """The bytes of a request."""
+    content = json.dumps(body).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+def connect(served: Served, body: object) -> socket.socket:
+    """A connection on which a request was sent."""
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(request(body))
+    return connection
+
+
+def wait_until(condition: object, seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if callable(condition) and condition():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_cancels(served: Served, stream: bool) -> None:
+    served.replies.endless = True
+    served.engine.step_seconds = 0.01
+    cancelled = served.engine.cancelled
+    body = {"prompt": "x", "n": 3, "max_tokens": 4000, "stream": stream}
+    with connect(served, body) as connection:
+        if stream:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        assert wait_until(lambda: served.engine.running == 3)
+        began = time.monotonic()
+    assert served.engine.idle()
+    assert time.monotonic() - began < 1.0
+    assert served.engine.cancelled == cancelled + 3
+
+
+def test_a_client_that_goes_away_before_its_body_is_complete(served: Served) -> None:
+    seen = len(served.engine.seen)
+    with connect(served, {"prompt": "x"}) as connection:
+        connection.sendall(request({"prompt": "y" * 10_000})[:-5])
+    with httpx.Client(base_url=served.url) as client:
+        assert client.get("/health").status_code == 200
+    assert wait_until(lambda: len(served.engine.seen) <= seen + 1)
+
+
+def test_a_client_that_reads_nothing_holds_up_nobody(served: Served, http: httpx.Client) -> None:
+    served.replies.endless = True
+    logprobs = {"max_tokens": 3000, "logprobs": 20, "stream": True}  # more than sockets buffer
+    seen = len(served.engine.seen)
+    with connect(served, {"prompt": "x", **logprobs}) as connection:
+        assert wait_until(lambda: len(served.engine.seen) > seen)
+        began = time.monotonic()
+        answer = http.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 20})
+        assert answer.status_code == 200
+        assert time.monotonic() - began < 5.0
+        # The engine finishes for it all the same, and what it wrote waits.
+        assert served.engine.idle(20)
+        time.sleep(0.2)
+        received = b""
+        while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+            received += connection.recv(1_000_000)
+        assert received.count(b"data: ") == 3000 + 1
+
+
+def test_requests_share_a_connection(served: Served, http: httpx.Client) -> None:
+    for _ in range(3):
+        assert http.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
+    with http.stream("POST", COMPLETIONS, json={"prompt": "x", "stream": True}) as response:
+        assert response.read().endswith(b"[DONE]\n\n")
