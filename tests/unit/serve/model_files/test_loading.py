@@ -79,6 +79,24 @@ def test_other_blocks_are_not_kept(
     assert stored.groups(engine.infos["layers"][0]["w_down"], dims, tensors) is None
 
 
+def test_chips_that_share_a_block_have_its_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write_gguf(tmp_path / "tiny.gguf", "llama", GGMLQuantizationType.Q4_1)
+    model = find_model(str(path))
+    assert isinstance(model.weights, GgufWeights)
+    engine = engine_of(model, "int4", group=32)
+    # As on two chips, with 48 of the 96 inputs each.
+    monkeypatch.setattr(EngineState, "extents", lambda self, info, dims: (1, 16, 1))
+    stored = StoredBlocks(tensors=model.weights.tensors(), engine=engine)
+    tensors = entries_by_layer(model.config)["layers"][0]["w_down"]
+    groups = stored.groups(engine.infos["layers"][0]["w_down"], (-2,), tensors)
+    assert groups is not None
+    assert groups.scale.shape == (2, 6, 64)
+    expected = model.weights.load(engine.table, jnp.float32)["layers"][0]["w_down"]
+    np.testing.assert_array_equal(exact(groups), expected)
+
+
 def test_weights_are_quantized_one_after_the_other(tmp_path: Path) -> None:
     model = find_model(str(tiny.write_folder(tmp_path / "tiny")))
     engine = engine_of(model, "int8")

@@ -8,6 +8,7 @@ exact. Source: ggml, src/ggml-common.h.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,55 +40,72 @@ class StoredBlocks:
     def groups(
         self, info: ArrayInfo, dims: tuple[int, ...], by_layer: EntriesByLayer
     ) -> Grouped | None:
-        """The blocks of a matrix as groups; None if they are not the engine's groups."""
-        if not self._fit(info, dims, by_layer):
-            return None
-        whole = self._part(0, info, by_layer, UNSIGNED[self.engine.job.weights])
-        weight = replace(info.weight, shape=_divided(info.weight.shape, dims[-1]))
-        info = replace(info, weight=weight)
-        by_layer = [[_divided_entry(entry, dims[-1])] for (entry,) in by_layer]
-        scale = self._part(1, info, by_layer, GROUP_SCALE_DTYPE)
-        minimum = self._part(2, info, by_layer, GROUP_SCALE_DTYPE)
-        return Grouped(whole, scale, minimum)
+        """The blocks of a matrix as groups, or parts of them where chips share a block.
 
-    def _fit(self, info: ArrayInfo, dims: tuple[int, ...], by_layer: EntriesByLayer) -> bool:
-        """Whether the blocks of all layers of a matrix are the engine's groups."""
+        None if the engine's groups are others.
+        """
+        size = self._group_size(info, dims, by_layer)
+        if not size:
+            return None
+        values = self._part(0, size, info, by_layer, UNSIGNED[self.engine.job.weights])
+        weight = replace(info.weight, shape=_divided(info.weight.shape, dims[-1], size))
+        info = replace(info, weight=weight)
+        by_layer = [[_divided_entry(entry, dims[-1], size)] for (entry,) in by_layer]
+        scale = self._part(1, size, info, by_layer, GROUP_SCALE_DTYPE)
+        minimum = self._part(2, size, info, by_layer, GROUP_SCALE_DTYPE)
+        return Grouped(values, scale, minimum)
+
+    def _group_size(
+        self, info: ArrayInfo, dims: tuple[int, ...], by_layer: EntriesByLayer
+    ) -> int | None:
+        """Elements of a group, if the blocks of all layers consist of groups; None if not."""
         if not dims or self.engine.group != BLOCK or any(len(layer) > 1 for layer in by_layer):
-            return False
+            return None
         kinds = {self.tensors.kind(entry.tensor) for (entry,) in by_layer}
         extents = self.engine.extents(info, dims)
-        return extents[dims[-1]] == BLOCK and kinds <= {*FITTING[self.engine.job.weights]}
+        size = extents[dims[-1]]
+        if math.prod(extents) != size or not kinds <= {*FITTING[self.engine.job.weights]}:
+            return None
+        return size
 
-    def _part(self, part: int, info: ArrayInfo, by_layer: EntriesByLayer, dtype: Any) -> Any:
-        blocks = BlockParts(tensors=self.tensors, part=part)
+    def _part(
+        self, part: int, size: int, info: ArrayInfo, by_layer: EntriesByLayer, dtype: Any
+    ) -> Any:
+        blocks = BlockParts(tensors=self.tensors, part=part, groups=BLOCK // size)
         return sharded_array(info, by_layer, blocks, self.engine.table, dtype)
 
 
-def _divided_entry(entry: Entry, dim: int) -> Entry:
-    """The entry of a matrix with one number for each block of the entry's."""
+def _divided_entry(entry: Entry, dim: int, size: int) -> Entry:
+    """The entry of a matrix with one number for each `size` of the entry's along a dim."""
     layout = entry.layout
     layout = replace(
         layout,
-        file_shape=_divided(layout.file_shape, -1),
-        view_shape=_divided(layout.view_shape, -1),
-        shape=_divided(layout.shape, dim),
+        file_shape=_divided(layout.file_shape, -1, size),
+        view_shape=_divided(layout.view_shape, -1, size),
+        shape=_divided(layout.shape, dim, size),
     )
     return replace(entry, layout=layout)
 
 
-def _divided(shape: Sequence[int], dim: int) -> tuple[int, ...]:
-    """A shape with one number for each block along a dim."""
+def _divided(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    """A shape with one number for each `size` along a dim."""
     divided = list(shape)
-    divided[dim] //= BLOCK
+    divided[dim] //= size
     return tuple(divided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockParts(Mapping[str, Numbers]):
-    """One part of the blocks of tensors: 0 integers without sign, 1 scales, 2 minima."""
+    """One part of the blocks of tensors.
+
+    Args:
+        part: 0 for integers without sign, 1 for scales, 2 for minima.
+        groups: groups of a block, which have the same scale and minimum.
+    """
 
     tensors: GgufTensors
     part: int
+    groups: int
 
     def __len__(self) -> int:
         return len(self.tensors)
@@ -97,8 +115,10 @@ class BlockParts(Mapping[str, Numbers]):
 
     def __getitem__(self, name: str) -> Numbers:
         data = self.tensors.stored(name)
-        parts = read_blocks(data, self.tensors.kind(name))
-        return np.take(parts[self.part], self.tensors.row_order(name), axis=0)
+        numbers = read_blocks(data, self.tensors.kind(name))[self.part]
+        if self.part:
+            numbers = numbers.repeat(self.groups, axis=1)
+        return np.take(numbers, self.tensors.row_order(name), axis=0)
 
 
 def read_blocks(data: Numbers, kind: str) -> tuple[Numbers, Numbers, Numbers]:
