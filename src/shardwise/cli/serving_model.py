@@ -53,7 +53,9 @@ Sequences = Annotated[
 PassTokens = Annotated[
     str, engine_option("--chunk N", f"most tokens of a pass  [default: {PASS_TOKENS}]")
 ]
-Weights = Annotated[str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(DTYPES)}")]
+WeightsDtype = Annotated[
+    str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(DTYPES)}")
+]
 KvDtype = Annotated[str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(DTYPES)}")]
 
 

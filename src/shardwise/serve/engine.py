@@ -31,6 +31,7 @@ from shardwise.serve.request import (
     Generation,
     Token,
 )
+from shardwise.simulate.block_keys import block_keys
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.passes import Pass
 from shardwise.simulate.request import Request, SequenceState
@@ -67,7 +68,6 @@ class InferenceEngine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
-        self._n_preemptions = 0
         self._request_ids = itertools.count()
         self._counts = dict.fromkeys(("prompt", "cached", "generated", "passes", "finished"), 0)
         self._closing = False
@@ -91,6 +91,7 @@ class InferenceEngine:
             time.monotonic(),
             len(generation.prompt),
             generation.max_tokens,
+            client=generation.client,
         )
         self._post(lambda: self._add(generation, request, deliver))
 
@@ -165,13 +166,14 @@ class InferenceEngine:
             action()
 
     def _add(self, generation: Generation, request: Request, deliver: Deliver) -> None:
+        keys = block_keys(generation.prompt, self._limits.block_tokens)
         seed = generation.sampling.seed
         if seed is None:
             seed = secrets.randbits(32)
         live = Live(
             generation=generation,
             deliver=deliver,
-            state=self._scheduler.add(request),
+            state=self._scheduler.add(request, keys),
             seed=seed % 2**32,
         )
         self._live[generation.id] = live
@@ -221,13 +223,9 @@ class InferenceEngine:
         return [*self._run(decode_rows), *self._run(chunk_rows)]
 
     def _release_slots_of_preempted(self) -> None:
-        """Release the slots of sequences that have lost their blocks since the last pass."""
-        if self._scheduler.preemptions == self._n_preemptions:
-            return
-        self._n_preemptions = self._scheduler.preemptions
-        for live in self._live.values():
-            if not live.state.n_blocks:
-                self._release_slot(live)
+        """Release the slots of sequences that have lost their blocks to others."""
+        for state in self._scheduler.preempted:
+            self._release_slot(self._by_state[state])
 
     def _row(
         self, state: SequenceState, past: int, tokens: Sequence[int], draws: bool = True

@@ -24,17 +24,19 @@ def stream(
 
     Args:
         prompt: token ids.
+        max_tokens: the most tokens to generate; fewer if the engine's context is full.
         stops: texts that end the output; they are not part of it.
 
     Raises:
         BadInput: prompt and output are too long for the engine.
         NoAnswer: the engine has failed.
     """
+    room = max(1, engine.max_context - len(prompt))
     tokens: queue.SimpleQueue[Token] = queue.SimpleQueue()
     generation = Generation(
         id="generate",
         prompt=tuple(prompt),
-        max_tokens=max_tokens,
+        max_tokens=min(max_tokens, room),
         sampling=sampling,
         stop_tokens=texts.stop_tokens,
     )

@@ -50,6 +50,17 @@ def test_the_document(server: FakeServer) -> None:
     assert row["errors"] == {}
 
 
+def test_a_slow_answer_delays_no_other_request(server: FakeServer) -> None:
+    server.slow = 0
+    options = ("--rate", "50/s", "--requests", "6", "--warmup", "0", "--json")
+    (row,) = json.loads(run("bench", server.url, *LENGTHS, *options).out)["rows"]
+    arrivals = [entry["arrival_s"] for entry in server.log]
+    assert [entry["index"] for entry in server.log] == list(range(6))
+    assert arrivals[-1] - arrivals[0] < 1.0, "the first answer takes longer than that"
+    assert row["latency_s"]["p99"] > 0.9
+    assert row["ttft_s"]["p50"] < 0.9
+
+
 def test_users_of_a_chat(server: FakeServer) -> None:
     options = ("--concurrency", "2,4", "--requests", "8", "--chat", "--warmup", "0", "-o", "jsonl")
     said = run("bench", server.url, *LENGTHS, *options)

@@ -1,102 +1,135 @@
-"""`shardwise generate MODEL "PROMPT"`: continue one prompt on the devices of this machine."""
+"""`shardwise generate MODEL "prompt"`: text from a model on the devices of this host."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from shardwise import units
-from shardwise.cli import serving_model
+from shardwise.cli import options, serving_model
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import argument, option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.cli.streams import write_answer
-from shardwise.errors import BadInput, raise_all
+from shardwise.errors import BadInput
 from shardwise.report.style import showable
+from shardwise.serve.request import Sampling
 
 if TYPE_CHECKING:
     from shardwise.serve.text.texts import Texts
 
-TOKENS = 128
-TEMPERATURE = 0.7
+MAX_TOKENS = 128
 
 sampling_option = partial(option, "Sampling")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedText:
+    """The prompt and the text that a model generated for it."""
+
+    model: str
+    prompt: str
+    text: str
+
+
 def run(
     model: serving_model.ModelOrPlan,
-    prompt: Annotated[str, argument("PROMPT", "a text to continue; - to read it from stdin")],
+    prompt: Annotated[str, argument("PROMPT", "text to continue")],
     chat: Annotated[
-        bool, option("Workload", "--chat", "the prompt is a message that the model answers")
+        bool, option("Workload", "--chat", "the prompt is the user's message in a chat")
     ] = False,
-    start: serving_model.WeightsFrom = "",
-    tokens: Annotated[
-        str, sampling_option("--tokens N", f"most tokens of the output  [default: {TOKENS}]")
+    max_tokens: Annotated[
+        str,
+        option("Workload", "--max-tokens N", f"most tokens to generate  [default: {MAX_TOKENS}]"),
     ] = "",
+    stop: Annotated[str, option("Workload", "--stop TEXT", "text at which the output ends")] = "",
     temperature: Annotated[
-        float,
-        sampling_option("--temperature X", f"0: most likely tokens  [default: {TEMPERATURE}]"),
-    ] = TEMPERATURE,
+        float | None,
+        sampling_option("--temperature X", "0: the most probable token  [default: 1]"),
+    ] = None,
+    top_k: Annotated[
+        str, sampling_option("--top-k N", "draw from the N most probable tokens  [default: all]")
+    ] = "",
     top_p: Annotated[
-        float, sampling_option("--top-p X", "share of probability to draw from  [default: 1]")
-    ] = 1.0,
-    seed: Annotated[int | None, sampling_option("--seed N", "seed of the draws")] = None,
-    stop: Annotated[str, sampling_option("--stop TEXT", "a text that ends the output")] = "",
+        float | None,
+        sampling_option("--top-p X", "draw from the most probable, up to this sum  [default: 1]"),
+    ] = None,
+    seed: Annotated[
+        int | None, sampling_option("--seed N", "seed of the draws  [default: a new one]")
+    ] = None,
+    start: serving_model.WeightsFrom = "",
     context: serving_model.Context = "",
-    dtype: serving_model.Weights = "",
+    dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
-) -> Answer | None:
-    """Continue a prompt, or answer a message, with a model on the devices of this machine."""
+    json: options.Json = False,
+) -> Answer:
+    """Generate text with a model in this process. Text appears as it is generated."""
     inputs = Inputs()
     words = EngineWords(context=context, sequences="1", weights=dtype, kv=kv_dtype)
-    options = inputs.read(read_engine_options, words)
+    engine_options = inputs.read(read_engine_options, words)
     served = inputs.read(read_model, model, start)
-    n_tokens = inputs.optional(units.parse_whole, tokens, "--tokens") or TOKENS
-    inputs.read(_check_sampling, temperature, top_p)
+    n_tokens = inputs.optional(units.parse_whole, max_tokens, "--max-tokens") or MAX_TOKENS
+    sampling = inputs.read(_sampling, temperature, top_k, top_p, seed)
     inputs.done()
     from shardwise.serve.generate import stream
-    from shardwise.serve.request import Sampling
     from shardwise.serve.texts_of_model import texts_of_model
 
     found, plan = served
     texts = texts_of_model(found)
-    if prompt == "-":
-        prompt = sys.stdin.read()
-    if chat:
-        prompt_tokens = _chat_tokens(texts, prompt)
-    else:
-        prompt_tokens = texts.prompt(prompt)
-    sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
-    with serving_model.running_engine(found, options, plan, quiet=False) as engine:
-        room = max(1, engine.max_context - len(prompt_tokens))
-        pieces = stream(
-            engine,
-            texts,
-            prompt_tokens,
-            max_tokens=min(n_tokens, room),
-            sampling=sampling,
-            stops=[stop] if stop else [],
-        )
-        for piece in pieces:
-            write_answer(showable(piece, sys.stdout))
-    write_answer("\n")
-    return None
+    prompt_tokens = _chat_tokens(texts, prompt) if chat else texts.prompt(prompt)
+    pieces = []
+    with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
+        stops = (stop,) if stop else ()
+        for piece in stream(
+            engine, texts, prompt_tokens, max_tokens=n_tokens, sampling=sampling, stops=stops
+        ):
+            pieces.append(piece)
+            if not json:
+                write_answer(showable(_printable(piece), sys.stdout))
+    result = GeneratedText(model=model, prompt=prompt, text="".join(pieces))
+    # The text has been written already; what is left of it is the end of its line.
+    return Answer(document=lambda: result, blocks=(), raw="\n", as_json=json)
 
 
-def _check_sampling(temperature: float, top_p: float) -> None:
-    """Raise BadInput for numbers that are no temperature or share."""
-    problems = []
-    if not 0 <= temperature <= 100:
-        problems.append(f"--temperature {temperature} is not between 0 and 100.")
-    if not 0 < top_p <= 1:
-        problems.append(f"--top-p {top_p} is not above 0 and up to 1.")
-    raise_all(BadInput, problems)
+def _sampling(
+    temperature: float | None, top_k: str, top_p: float | None, seed: int | None
+) -> Sampling:
+    """The options of sampling.
+
+    Raises:
+        BadInput: with every option that is out of range.
+    """
+    inputs = Inputs()
+    if temperature is not None and not 0 <= temperature <= 100:
+        inputs.refuse(f"--temperature {temperature:g} is not between 0 and 100.")
+    if top_p is not None and not 0 < top_p <= 1:
+        inputs.refuse(f"--top-p {top_p:g} is not above 0 and at most 1.")
+    if seed is not None and seed < 0:
+        inputs.refuse(f"--seed {seed} is below 0.")
+    n_top = inputs.optional(units.parse_whole, top_k, "--top-k")
+    inputs.done()
+    return Sampling(
+        temperature=1.0 if temperature is None else temperature,
+        top_k=n_top or 0,
+        top_p=1.0 if top_p is None else top_p,
+        seed=seed,
+    )
+
+
+def _printable(text: str) -> str:
+    """Text without commands to the terminal, which a model could generate."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _chat_tokens(texts: Texts, message: str) -> list[int]:
-    """The tokens of a conversation that begins with a message."""
+    """The tokens of a conversation that begins with a message.
+
+    Raises:
+        BadInput: the model has no chat template.
+    """
     if texts.template is None:
         raise BadInput(f"{texts.model} has no chat template: leave --chat out.")
     rendered = texts.template.render([{"role": "user", "content": message}])

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import shardwise as sw
 from shardwise import units
-from shardwise.cli import serving_model
-from shardwise.cli.answer import Answer
+from shardwise.cli import options, serving_model
+from shardwise.cli.answer import Answer, json_text
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
+from shardwise.cli.streams import write_answer
 from shardwise.errors import BadInput
 from shardwise.report.style import showable
 from shardwise.serve.http.options import KEYS_VARIABLE, ServerOptions, read_api_keys
@@ -25,13 +27,22 @@ DEFAULT = ServerOptions()
 server_option = partial(option, "Server")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a server says when it takes requests."""
+
+    url: str
+    model: str
+    ready_s: float
+
+
 def run(
     model: serving_model.ModelOrPlan,
     start: serving_model.WeightsFrom = "",
     context: serving_model.Context = "",
     sequences: serving_model.Sequences = "",
     chunk: serving_model.PassTokens = "",
-    dtype: serving_model.Weights = "",
+    dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
     host: Annotated[
         str, server_option("--host ADDRESS", f"where to listen  [default: {DEFAULT.host}]")
@@ -51,14 +62,15 @@ def run(
             "--queue N", f"requests that may wait for a place  [default: {DEFAULT.most_waiting}]"
         ),
     ] = "",
+    json: options.Json = False,
 ) -> Answer | None:
     """Serve a model over HTTP by the OpenAI API, with a chat page, until Ctrl-C or SIGTERM.
-    A plan says how it is split over the devices and which figures are promised."""
+    A plan says how it is split over the devices. --json: a line on stdout when it is ready."""
     inputs = Inputs()
     words = EngineWords(
         context=context, sequences=sequences, chunk=chunk, weights=dtype, kv=kv_dtype
     )
-    options = inputs.read(read_engine_options, words)
+    engine_options = inputs.read(read_engine_options, words)
     served = inputs.read(read_model, model, start)
     most_waiting = inputs.optional(units.parse_whole, queue, "--queue")
     key_file = Path(keys) if keys else None
@@ -79,10 +91,15 @@ def run(
     start_s = time.monotonic()
 
     def started(host: str, port: int) -> None:
-        seconds = time.monotonic() - start_s
-        _say(f"ready in {seconds:.0f} s: http://{host}:{port}/v1, a chat page at /\n")
+        ready = Ready(
+            url=f"http://{host}:{port}/v1", model=texts.model, ready_s=time.monotonic() - start_s
+        )
+        if json:
+            write_answer(json_text(ready, sys.stdout))
+        else:
+            _say(f"ready in {ready.ready_s:.0f} s: {ready.url}, a chat page at /\n")
 
-    with serving_model.running_engine(found, options, plan, quiet=False) as engine:
+    with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
         serve(
             engine,
             texts,

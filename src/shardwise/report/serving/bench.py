@@ -14,8 +14,9 @@ from shardwise.serve.load.bench import BenchResult
 from shardwise.serve.load.measurement import Measurement
 from shardwise.simulate import Spread
 
-LARGE_LAG_S = 5e-3  # of this client's event loop at p99; above it, and above the share of TPOT ...
-LARGE_LAG = 0.1  # ... its own delays change what it measures
+LARGE_LAG_S = 5e-3  # of this client's event loop at p99; above it, and above ...
+LARGE_LAG = 0.1  # ... this share of TPOT, the client's own delays change what it measures
+LOW_RATE = 0.95  # of the rate that was asked for, below which the client could not keep up
 
 
 def blocks(result: BenchResult, *, verbose: bool, failures: Sequence[str]) -> Iterator[Block]:
@@ -238,13 +239,17 @@ def _notes(result: BenchResult) -> Iterator[tuple[str, str]]:
     """The client's own punctuality, errors, and lengths that are not those asked for."""
     rows = result.rows
     slowest = max(rows, key=lambda row: row.lag_s.p99)
-    text = f"event loop at most {duration(slowest.lag_s.p99)} late at p99"
-    if slowest.rate:
-        rate = units.significant(slowest.achieved_rate)
-        text += f", {rate} of {load_text(slowest)} sent"
+    text = f"event loop {duration(slowest.lag_s.p99)} late at p99"
     if slowest.lag_s.p99 > max(LARGE_LAG_S, LARGE_LAG * slowest.tpot_s.p50):
-        text += ": this client is too slow for the load, and its figures are too high"
+        text += f" at {load_text(slowest)}: latencies may be too long by that much"
     yield "client", text
+    for row in rows:
+        if row.rate and row.achieved_rate < LOW_RATE * row.rate:
+            yield (
+                "",
+                f"{units.significant(row.achieved_rate)}/s sent of {load_text(row)}: this client "
+                "cannot send faster",
+            )
     if any(row.errors for row in rows):
         yield "errors", errors_text(rows)
     n_short = sum(row.short_outputs for row in rows)

@@ -161,17 +161,16 @@ class _Sweep:
         """
         from shardwise.serve.load.client import Client
 
-        if not server.model:
-            async with Client(server) as client:
-                server = replace(server, model=await client.first_model())
         clock = Clock()
         replies = []
         async with Client(server, clock) as client:
+            if not server.model:
+                client.server = replace(server, model=await client.first_model())
             if self.warmup:
                 await self._warm_up(client, clock)
             for index, traffic in enumerate(self.loads):
                 replies.append(await self._send(client, clock, traffic, f"load {index}"))
-        return server, replies
+        return client.server, replies
 
     async def _warm_up(self, client: Client, clock: Clock) -> None:
         """Send requests of the usual lengths at once, and check that one of them is answered."""

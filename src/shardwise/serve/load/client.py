@@ -50,15 +50,16 @@ class _Delta(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     text: str | None = None
-    delta: _Delta = msgspec.field(default_factory=_Delta)
+    delta: _Delta | None = None
     finish_reason: str | None = None
 
     @property
     def has_token(self) -> bool:
         """Whether a token came with it; its text may be empty inside a character of many bytes."""
-        if self.text or self.delta.has_output:
+        if self.text or (self.delta and self.delta.has_output):
             return True
-        return not self.finish_reason and not self.delta.role
+        is_start = self.delta is not None and self.delta.role
+        return not self.finish_reason and not is_start
 
 
 class _PromptDetails(msgspec.Struct):
@@ -72,7 +73,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
 
@@ -166,13 +167,15 @@ class Client:
 
     async def send(self, prompt: Prompt, output: int) -> Reply:
         """Send one request and read its answer to the end. Errors are part of the reply."""
-        answer = _Answer(self.clock)
+        answer = Answer(self.clock)
         error = ""
         message = ""
+        body = msgspec.json.encode(self._body(prompt, output))
+        headers = {"Content-Type": "application/json"}
         send_s = self.clock()
         try:
             async with self.http.stream(
-                "POST", self._path, json=self._body(prompt, output)
+                "POST", self._path, content=body, headers=headers
             ) as response:
                 if response.status_code == httpx.codes.OK:
                     events = EventStream()
@@ -223,7 +226,7 @@ class Client:
         return {**body, "prompt": prompt}
 
 
-class _Answer:
+class Answer:
     """The part of an answer that has arrived."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -240,7 +243,7 @@ class _Answer:
         if event.error:
             raise _StreamError(_message(data))
         now_s = self.clock()
-        for choice in event.choices:
+        for choice in event.choices or ():
             if choice.has_token:
                 self.token_s.append(now_s)
                 self.end_s = now_s

@@ -59,18 +59,27 @@ class FakeServer:
     async def complete(self, request: Request) -> Response:
         body = json.loads(await request.body())
         index = len(self.log)
-        entry = body | {"arrival_s": time.perf_counter(), "index": index, "path": request.url.path}
+        entry = {
+            "max_tokens": body.get("max_completion_tokens"),
+            **body,
+            "arrival_s": time.perf_counter(),
+            "index": index,
+            "path": request.url.path,
+        }
         self.log.append(entry)
         if index in self.fails:
             return JSONResponse({"error": {"message": "overloaded"}}, self.fails[index])
-        chat = request.url.path.endswith("chat/completions")
-        return StreamingResponse(self.stream(entry, chat), media_type="text/event-stream")
+        return StreamingResponse(self.stream(entry), media_type="text/event-stream")
 
-    async def stream(self, entry: dict[str, Any], chat: bool) -> AsyncIterator[bytes]:
+    async def stream(self, entry: dict[str, Any]) -> AsyncIterator[bytes]:
+        chat = entry["path"].endswith("chat/completions")
+        kind = "chat.completion.chunk" if chat else "text_completion"
+        head = {"id": f"{entry['index']}", "object": kind, "created": 1, "model": "fake"}
         start_s = time.perf_counter() + (1.0 if entry["index"] == self.slow else 0.0)
         output = entry["max_tokens"]
         if chat:
-            yield event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+            role = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+            yield event({**head, "choices": [role]})
         for index in range(output):
             due_s = start_s + self.first_s + index * self.token_s
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
@@ -79,11 +88,13 @@ class FakeServer:
                 return
             if self.cut_after and index == self.cut_after:
                 raise ConnectionResetError
-            choice: dict[str, Any] = {"delta": {"content": "a"}} if chat else {"text": "a"}
+            choice: dict[str, Any] = {"index": 0, "text": "a"}
+            if chat:
+                choice = {"index": 0, "delta": {"content": "a"}}
             if index == output - 1:
                 choice["finish_reason"] = "length"
-            yield event({"choices": [choice]})
-        yield event({"choices": [], "usage": usage(entry)})
+            yield event({**head, "choices": [choice]})
+        yield event({**head, "choices": [], "usage": usage(entry)})
         yield b"data: [DONE]\n\n"
 
 
@@ -103,6 +114,7 @@ def usage(entry: dict[str, Any]) -> dict[str, Any]:
     return {
         "prompt_tokens": n_tokens(entry),
         "completion_tokens": entry["max_tokens"],
+        "total_tokens": n_tokens(entry) + entry["max_tokens"],
         "prompt_tokens_details": {"cached_tokens": 0},
     }
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from shardwise.errors import BadInput
-from shardwise.serve.load.client import Client, EventStream, Server
+from shardwise.serve.load.client import Answer, Client, EventStream, Server
 from shardwise.serve.load.reply import Reply
 from tests.unit.serve.load.fake_server import FakeServer, serving
 
@@ -51,6 +52,35 @@ def test_the_role_of_a_chat_is_no_token() -> None:
     assert server.log[0]["messages"] == [{"role": "user", "content": "a b c d"}]
     assert server.log[0]["path"] == "/v1/chat/completions"
     assert (len(reply.token_s), reply.output_tokens, reply.prompt_tokens) == (3, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("event", "tokens"),
+    [
+        ('{"choices": [{"text": "a"}]}', 1),
+        ('{"choices": [{"text": ""}]}', 1),  # a part of a character
+        ('{"choices": [{"text": "", "finish_reason": "length"}]}', 0),
+        ('{"choices": [{"text": "a", "finish_reason": "length"}]}', 1),
+        ('{"choices": [{"delta": {"role": "assistant", "content": ""}}]}', 0),
+        ('{"choices": [{"delta": {"role": "assistant", "content": "a"}}]}', 1),
+        ('{"choices": [{"delta": {"reasoning_content": "a"}}]}', 1),
+        ('{"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}', 1),
+        ('{"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": null}', 0),
+        ('{"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}', 0),
+        ('{"choices": null}', 0),
+        ("[DONE]", 0),
+    ],
+)
+def test_events_with_a_token(event: str, tokens: int) -> None:
+    answer = Answer(lambda: 1.0)
+    answer.take(event.encode())
+    assert len(answer.token_s) == tokens
+
+
+@pytest.mark.parametrize("event", ["{", "[]", '{"choices": 3}', "\xff"])
+def test_what_is_no_event_ends_the_answer(event: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        Answer(lambda: 1.0).take(event.encode())
 
 
 @pytest.mark.parametrize(
