@@ -21,7 +21,7 @@ from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.weights.descriptions import ArrayInfo
 from shardwise.runtime.weights.published_weights import EntriesByLayer, sharded_array
 from shardwise.runtime.weights.quantized import GROUP_SCALE_DTYPE, UNSIGNED, Grouped
-from shardwise.serve.model_files.gguf.weights import GgufTensors
+from shardwise.serve.model_files.gguf.tensors import GgufTensors
 
 Numbers = NDArray[Any]
 
