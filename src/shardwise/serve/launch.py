@@ -29,6 +29,7 @@ BLOCK_TOKENS = 16
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass
+INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
@@ -76,9 +77,11 @@ def launched(
         raise BadInput(
             f"the plan is for {state.config.name}, and {model.source} has another model."
         )
-    state = replace(state, config=model.config, job=replace(_job(state.job), context=context))
+    job = replace(_job(state.job), context=context)
+    group = INT4_GROUP if job.weights == "int4" else None
+    state = replace(state, config=model.config, job=job, group=group)
     progress("weights", 0, 1)
-    weights = _weights(model, state)
+    weights = model.weights.load_for(state)
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
     forward = _forward(state, sequences, context)
     pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
@@ -202,15 +205,6 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
         state.job, weights=options.weights or state.job.weights, kv=options.kv or state.job.kv
     )
     return replace(state, job=job)
-
-
-def _weights(model: ServedModel, state: EngineState) -> Any:
-    """The weights of a model in the dtypes of the engine, on its devices."""
-    import jax
-
-    weights = model.weights.load(state.table, state.activation_dtype)
-    shardings = jax.tree.map(lambda x: x.sharding, state.weight_shapes())
-    return jax.jit(state.quantize_weights, out_shardings=shardings, donate_argnums=0)(weights)
 
 
 def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
