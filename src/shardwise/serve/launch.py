@@ -233,7 +233,9 @@ def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
             f"for {n_blocks * BLOCK_TOKENS:,} tokens ({units.show_bytes(block_bytes)} for "
             f"{BLOCK_TOKENS}). Lower --context, or use --kv-dtype int8."
         )
-    return replace(one_block, n_blocks=n_blocks)
+    mesh = state.table.mesh
+    by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
+    return replace(one_block, n_blocks=n_blocks, by_layer=by_layer)
 
 
 def _bytes_of_row(x: Any) -> float:

@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
+from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, draw
 from shardwise.runtime.weights.descriptions import Tree
@@ -82,14 +83,20 @@ class Programs:
     _last_token_S: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes = self.forward.cache_shapes()
-        shardings = jax.tree.map(lambda x: x.sharding, shapes)
+        shardings = None
+        if not self.forward.by_layer:
+            shardings = jax.tree.map(lambda x: x.sharding, self.forward.cache_shapes())
         self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
         zeros = np.zeros(self.n_slots + 1, np.int32)
         self._last_token_S = jax.device_put(zeros, self._replicated)
-        self._run = jax.jit(functools.partial(_run, self.forward), donate_argnums=(1,))
+        options = {}
+        if self.forward.by_layer:
+            options = cpu_rows.compiler_options()
+            self.weights = jax.jit(self.forward.weights_by_layer, donate_argnums=0)(self.weights)
+        run = functools.partial(_run, self.forward)
+        self._run = jax.jit(run, donate_argnums=(1,), compiler_options=options)
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
 
     @property

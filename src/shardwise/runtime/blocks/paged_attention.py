@@ -54,9 +54,7 @@ class PagedAttention:
         with jax.named_scope("cache.write"):
             new = {name: kv_cache.to_cache(x, self.dtype) for name, x in (("k", k), ("v", v))}
             platform = self.table.mesh.platform
-            self.cache = paged_cache.write(
-                self.cache, new, self.tokens, self.first_block, platform
-            )
+            self.cache = paged_cache.write(self.cache, new, self.tokens, self.first_block, platform)
         sinks_N = self._gathered(block.weight("sinks")) if a.sinks else None
         slopes_N = self._gathered(self._slopes(a)) if a.alibi else None
         with jax.named_scope("attn.exchange"):

@@ -69,8 +69,12 @@ def write(
     n_items = page_I.shape[0]
     n_slots = pages[0].shape[2]
     is_single = new[0].shape[2] == 1
-    shapes = [_piece(x, SUBLANES if is_single and n_slots % SUBLANES == 0 else n_slots) for x in pages]
-    item_bytes = sum(jnp.dtype(x.dtype).itemsize * _size(s) for x, s in zip(pages, shapes, strict=True))
+    shapes = [
+        _piece(x, SUBLANES if is_single and n_slots % SUBLANES == 0 else n_slots) for x in pages
+    ]
+    item_bytes = sum(
+        jnp.dtype(x.dtype).itemsize * _size(s) for x, s in zip(pages, shapes, strict=True)
+    )
     group = int(max(1, min(n_items, BUFFER_BYTES // item_bytes)))
     padding = -n_items % group
     scalars = [jnp.pad(x.astype(jnp.int32), (0, padding)) for x in (page_I, first_I, end_I)]
@@ -115,7 +119,9 @@ def _size(shape: Sequence[int]) -> int:
     return functools.reduce(lambda a, b: a * b, shape, 1)
 
 
-def _write_kernel(page_ref: Any, first_ref: Any, end_ref: Any, *refs: Any, n: int, group: int) -> None:
+def _write_kernel(
+    page_ref: Any, first_ref: Any, end_ref: Any, *refs: Any, n: int, group: int
+) -> None:
     """Read the pieces of a group of pages, change their tokens, and write them back."""
     new, pages, buffers = refs[:n], refs[2 * n : 3 * n], refs[3 * n : 4 * n]
     semaphores = refs[4 * n]
@@ -247,7 +253,7 @@ def attend(
         is_scaled=key_scale is not None,
     )
     n_steps = padded_T // n_tokens
-    by_rows = lambda b, t, *_: (b, 0, t, 0)  # noqa: E731
+    by_rows = lambda b, t, *_: (b, 0, t, 0)
     out_rows = n_steps * rows
     o_BKRV, lse_BKRL = pl.pallas_call(
         functools.partial(_attend_kernel, shape=shape, n_arrays=len(arrays)),
@@ -349,7 +355,9 @@ def _attend_kernel(
             block = jnp.minimum(step * shape.n_pages + j, page_ref.shape[1] - 1)
             page = page_ref[b, block]
             for array, buffer in zip(pages, buffers, strict=True):
-                copy = pltpu.make_async_copy(array.at[page], buffer.at[slot, j], semaphores.at[slot])
+                copy = pltpu.make_async_copy(
+                    array.at[page], buffer.at[slot, j], semaphores.at[slot]
+                )
                 found.append(copy)
         return found
 
