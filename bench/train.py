@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from kept import ROOT, Found, cells, refresh
 
-from shardwise.train.malloc import keep_freed_memory
+from shardwise.runtime.malloc import keep_freed_memory
 
 SEQ, RATE = 512, 3e-4
 ROUNDS, BUSY_S = 5, 4.0  # turns of a side, and seconds of steps in one

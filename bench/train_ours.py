@@ -12,9 +12,9 @@ import numpy as np
 
 import shardwise as sw
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.training.programs import step_of
-from shardwise.train.devices import devices_for
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.measure import measure, write_chip
 from shardwise.train.recipe import Recipe

@@ -31,7 +31,7 @@ class Answer:
     def text(self, stream: TextIO) -> str:
         """The text to write, in characters that `stream` can show."""
         if self.as_json:
-            return _json_text(self.document(), stream)
+            return json_text(self.document(), stream)
         from shardwise.report.style import render, showable
 
         if self.raw:
@@ -39,7 +39,7 @@ class Answer:
         return render(self.blocks, stream)
 
 
-def _json_text(value: Any, stream: TextIO) -> str:
+def json_text(value: Any, stream: TextIO) -> str:
     """`value` as JSON; characters that `stream` cannot encode are escaped."""
     from shardwise.plan.schema.json_output import encode
 

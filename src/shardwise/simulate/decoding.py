@@ -82,13 +82,14 @@ class DecodeBatch:
         heapq.heappush(self._end_heap, (end, sequence.ticket, sequence))
 
     def remove(self, sequence: SequenceState) -> None:
-        """Remove a sequence, after storing its numbers of generated tokens and of blocks in it."""
+        """Remove a sequence, after storing its numbers of tokens and of blocks in it."""
         context = sequence.context_base + self.gained
         del self._members[sequence]
         self._base_counts[sequence.context_base % self._block_tokens] -= 1
         self.kv_tokens -= context
         request = sequence.request
         sequence.generated = min(context - request.prompt + 1, request.output)
+        sequence.past = context
         sequence.n_blocks = max(sequence.n_blocks, ceil_div(context, self._block_tokens))
         sequence.ticket = 0
 

@@ -18,6 +18,7 @@ class Request(NamedTuple):
         prefix: name of the text that the prompt starts with, equal for prompts that share it; None
             for no shared text.
         shared: length of that text in tokens.
+        client: who sent the request; requests of different clients take turns.
     """
 
     id: int
@@ -26,6 +27,7 @@ class Request(NamedTuple):
     output: int
     prefix: Hashable = None
     shared: int = 0
+    client: str = ""
 
     def prefix_keys(self, block_tokens: int) -> tuple[Hashable, ...]:
         """Return a key for each block that is full of tokens of the shared prefix."""
@@ -58,7 +60,8 @@ class SequenceState:
         generated: generated tokens; while the sequence decodes, `DecodeBatch` counts instead.
         prefill_target: tokens that prefill has to write to the KV cache: the prompt, and after a
             preemption also the tokens generated before it.
-        past: tokens in the KV cache; only valid during prefill (see `DecodeBatch.context`).
+        past: tokens in the KV cache; not valid while the sequence decodes (see
+            `DecodeBatch.context`).
         n_blocks: number of all blocks of the sequence.
         cached_blocks: its first blocks, which other sequences may share.
         private_block_ids: physical ids of its blocks after `cached_blocks`, of those that a block

@@ -21,8 +21,8 @@ import jax
 from shardwise.errors import BadFile, BadInput, MissingExtra
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.consensus import all_agree
-from shardwise.train.devices import INSTALL_COMMAND
 from shardwise.train.fingerprint import fingerprints
+from shardwise.train.rendezvous import INSTALL_COMMAND
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
 

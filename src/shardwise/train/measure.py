@@ -56,7 +56,7 @@ def measure(n_devices: int) -> CpuRates:
     Raises:
         BadInput: JAX has started already, with fewer devices.
     """
-    from shardwise.train.devices import cpu_devices
+    from shardwise.runtime.devices import cpu_devices
 
     devices = cpu_devices(n_devices)
     import jax

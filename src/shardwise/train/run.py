@@ -12,16 +12,17 @@ from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.devices import devices_for
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.checks import check_inputs
 from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
-from shardwise.train.devices import Rendezvous, devices_for, is_first, join
 from shardwise.train.heartbeat import exit_after_peer
 from shardwise.train.metrics import Hooks, MetricsFile, Run
 from shardwise.train.options import CheckpointOptions, default_recipe, record_of
 from shardwise.train.recipe import Recipe
+from shardwise.train.rendezvous import Rendezvous, is_first, join
 from shardwise.train.rescue import export_or_save
 from shardwise.train.run_folder import RunRecord, changes, locked, write_record
 from shardwise.train.signals import catch_signals

@@ -19,10 +19,10 @@ from shardwise.errors import BadInput, raise_all
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.model import embed, run_layers, with_accumulators
+from shardwise.runtime.tokenizer import Tokenizer
 from shardwise.runtime.training.partitioned import PartitionedStep
 from shardwise.runtime.training.step import BATCH, TrainStep
 from shardwise.runtime.weights.descriptions import Tree, map_infos
-from shardwise.train.tokenizer import Tokenizer
 
 Array = jax.Array
 

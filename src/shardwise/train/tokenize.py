@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadFile
+from shardwise.runtime.tokenizer import END_TOKENS, TOKENIZER_FILE, FileTokenizer, Tokenizer
 from shardwise.train.sources import Sources
-from shardwise.train.tokenizer import END_TOKENS, TOKENIZER_FILE, FileTokenizer, Tokenizer
 from shardwise.train.tokens import METADATA_FILE, SCHEMA
 
 SHARD_TOKENS = 1 << 27  # 256 MiB for tokens of 16 bits

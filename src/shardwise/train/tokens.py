@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadFile, raise_all
-from shardwise.train.tokenizer import (
+from shardwise.runtime.tokenizer import (
     BYTE_TOKENIZER,
     TOKENIZER_FILE,
     ByteTokenizer,

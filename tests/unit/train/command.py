@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
-from shardwise.train.tokenizer import ByteTokenizer
 from tests.conftest import ROOT
 from tests.xla import LEAST_COMPILE_TIME
 

@@ -20,6 +20,7 @@ import shardwise as sw
 from shardwise.errors import ShardwiseError
 from shardwise.models import LayerGroup, Moe
 from shardwise.models.numerics import Routing
+from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.runtime.training.optimizers import WHOLE_ARRAY
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
@@ -29,7 +30,6 @@ from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.options import CheckpointOptions
 from shardwise.train.recipe import ON_BAD, Recipe
 from shardwise.train.tokenize import tokenize
-from shardwise.train.tokenizer import ByteTokenizer
 from tests.host import host
 
 MODEL = sw.ModelConfig.dense(n_layers=4, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=261)

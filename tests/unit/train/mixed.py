@@ -22,13 +22,13 @@ import numpy as np
 import shardwise as sw
 from shardwise.cli.verbs.training.workload import read_job
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.devices import devices_for
 from shardwise.runtime.training.programs import step_of
 from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.safetensors import read_tensors
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.train.checkpoint import Checkpoints
-from shardwise.train.devices import devices_for
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.portable import PortableState
 from shardwise.train.recipe import Recipe

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from shardwise.errors import BadFile, BadInput
+from shardwise.runtime.tokenizer import ByteTokenizer, read_tokenizer
 from shardwise.train import sources
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
 from shardwise.train.tokenize import TokenizeSummary, tokenize
-from shardwise.train.tokenizer import ByteTokenizer, read_tokenizer
 from shardwise.train.tokens import open_tokens
 
 SEQ, BATCH = 16, 4

@@ -11,7 +11,7 @@ import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.train.devices import Rendezvous
+from shardwise.train.rendezvous import Rendezvous
 from tests.golden.terminal import run
 from tests.host import host
 

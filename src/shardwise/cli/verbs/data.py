@@ -28,9 +28,9 @@ def run(
     json: options.Json = False,
 ) -> Answer:
     """Tokenize text for training: documents one after the other, in shards."""
+    from shardwise.runtime.tokenizer import ByteTokenizer, Tokenizer, read_tokenizer
     from shardwise.train import sources
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import ByteTokenizer, Tokenizer, read_tokenizer
 
     action, *inputs = words
     if action != "tokenize" or not inputs:

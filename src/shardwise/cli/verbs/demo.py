@@ -81,12 +81,12 @@ def _train(as_json: bool) -> Answer:
     from shardwise.report import measured_cpu
     from shardwise.report.style import render
     from shardwise.report.training import run as train_report
+    from shardwise.runtime.tokenizer import ByteTokenizer
     from shardwise.train import sources
     from shardwise.train.measure import measure, write_chip
     from shardwise.train.metrics import Hooks
     from shardwise.train.recipe import Recipe
     from shardwise.train.tokenize import tokenize
-    from shardwise.train.tokenizer import ByteTokenizer
 
     def write_blocks(blocks: Iterator[Block]) -> None:
         if not as_json:

@@ -20,10 +20,10 @@ from shardwise.errors import BadInput, CheckFailed, Problems
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
 from shardwise.train.checks import check_inputs
-from shardwise.train.devices import Rendezvous, is_first
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
+from shardwise.train.rendezvous import Rendezvous, is_first
 from shardwise.train.run import COMPILING
 from shardwise.train.run_folder import RunRecord, read_record
 

@@ -35,6 +35,7 @@ def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
     """
     deployment = _deployment(plan)
+    raise_all(BadInput, unsupported(deployment.server))
     engine = engine_state(deployment.server, deployment.batch, devices)
     step = DecodeStep(engine=engine)
     return _program("decode step", engine, step.function(), step.shapes())
@@ -51,6 +52,7 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """
     deployment = _deployment(plan)
     n_prompts = 1
+    raise_all(BadInput, unsupported(deployment.prefill_server or deployment.server))
     if deployment.prefill_server:
         engine = engine_state(deployment.prefill_server, n_prompts, devices)
     else:
@@ -87,9 +89,9 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
 
     Raises:
-        BadInput: the runtime does not support the engines; lists all reasons.
+        BadInput: the runtime does not support the layout; lists all reasons.
     """
-    raise_all(BadInput, unsupported(server))
+    raise_all(BadInput, unsupported_layout(server))
     layout = server.layout
     sizes = layout.sizes
     if isinstance(server.system.topology, Switched):
@@ -112,9 +114,25 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
 
 
 def unsupported(server: Server) -> list[str]:
-    """List the features of a plan's engines that the runtime does not support yet, as messages."""
+    """List the features of a plan's engines that its two steps do not support yet, as messages."""
     model = server.config
     job = server.job
+    problems = unsupported_layout(server)
+    if not _is_llama(model):
+        problems.append(
+            f"{model.name} has layers other than attention and a gated MLP, each after an RMS "
+            f"norm, without biases (LLaMA, Mistral): {NOT_YET}."
+        )
+    if job.drafted:
+        problems.append(f"{job.drafted} drafted tokens per forward pass: {NOT_YET}.")
+    if job.cached:
+        problems.append(f"prompts of which {job.cached:.0%} is cached: {NOT_YET}.")
+    return problems
+
+
+def unsupported_layout(server: Server) -> list[str]:
+    """List what no program of the runtime supports in the layout of engines, as messages."""
+    model = server.config
     sizes = server.layout.sizes
     problems = []
     for role in ("fsdp", "context", "expert", "pipe"):
@@ -123,11 +141,6 @@ def unsupported(server: Server) -> list[str]:
                 f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
                 f"--fix {role}=1."
             )
-    if not _is_llama(model):
-        problems.append(
-            f"{model.name} has layers other than attention and a gated MLP, each after an RMS "
-            f"norm, without biases (LLaMA, Mistral): {NOT_YET}."
-        )
     head_counts = sorted({a.n_kv_heads for a, _ in model.attentions})
     tensor = sizes["tensor"]
     indivisible = any(n % tensor and tensor % n for n in head_counts)
@@ -136,10 +149,6 @@ def unsupported(server: Server) -> list[str]:
         problems.append(f"n_kv_heads {counts} over tensor {tensor}: {NOT_YET}.")
     if model.vocab % tensor:
         problems.append(f"vocab {model.vocab:,} over tensor {tensor}: {NOT_YET}.")
-    if job.drafted:
-        problems.append(f"{job.drafted} drafted tokens per forward pass: {NOT_YET}.")
-    if job.cached:
-        problems.append(f"prompts of which {job.cached:.0%} is cached: {NOT_YET}.")
     per_chip = server.system.chip.n_devices or 1
     if per_chip > 1:
         problems.append(

@@ -196,17 +196,17 @@ def _tagged_call(written: str, *, closed: bool) -> list[Part]:
 
 def _llama_calls(answer: str, names: Collection[str]) -> list[ToolCall]:
     """The calls that an answer is; none if it is anything else."""
-    remaining = answer.strip().removeprefix(PYTHON_TAG)
+    remainder = answer.strip().removeprefix(PYTHON_TAG)
     calls = []
-    while remaining:
+    while remainder:
         try:
-            value, end = json.JSONDecoder().raw_decode(remaining.lstrip())
+            value, end = json.JSONDecoder().raw_decode(remainder.lstrip())
         except (ValueError, RecursionError):
             return []
         if not _is_call(value) or value["name"] not in names:
             return []
         calls.append(_tool_call(value))
-        remaining = remaining.lstrip()[end:].lstrip().removeprefix(";")
+        remainder = remainder.lstrip()[end:].lstrip().removeprefix(";")
     return calls
 
 

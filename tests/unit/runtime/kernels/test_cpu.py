@@ -15,9 +15,9 @@ import pytest
 import shardwise as sw
 from shardwise.models import Attention
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import attention, cpu
 from shardwise.runtime.training.programs import step_of
-from shardwise.train.devices import devices_for
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from tests.host import host

@@ -103,11 +103,38 @@ def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
         BadInput: the end token is not in the vocabulary.
         MissingExtra: the package `tokenizers` is not installed.
     """
+    inner = open_tokenizer(path, extra="train")
+    names = END_TOKENS
+    if end:
+        names = (end,)
+    for name in names:
+        token = inner.token_to_id(name)
+        if token is not None:
+            return file_tokenizer(inner, int(token))
+    if end:
+        raise BadInput(f'{path} has no token "{end}".')
+    raise BadInput(
+        f"the end token of {path} is unknown: it has none of {', '.join(END_TOKENS)}. "
+        "Name it with --end TOKEN."
+    )
+
+
+def open_tokenizer(path: Path, *, extra: str) -> Any:
+    """Read the tokenizer object of the `tokenizers` package from its file.
+
+    Args:
+        path: path of the `tokenizer.json`.
+        extra: extra of this package that installs `tokenizers`.
+
+    Raises:
+        BadFile: the file is missing, or is not a tokenizer.
+        MissingExtra: the package `tokenizers` is not installed.
+    """
     try:
         from tokenizers import Tokenizer as Inner
     except ImportError:
         raise MissingExtra(
-            f"{path} needs the package tokenizers: pip install 'shardwise[train]'"
+            f"{path} needs the package tokenizers: pip install 'shardwise[{extra}]'"
         ) from None
     if not path.is_file():
         raise BadFile(f"no file {path}.")
@@ -118,18 +145,11 @@ def read_tokenizer(path: Path, end: str = "") -> FileTokenizer:
     # A tokenizer.json may turn both on: long documents would be cut, short ones padded.
     inner.no_truncation()
     inner.no_padding()
-    names = END_TOKENS
-    if end:
-        names = (end,)
-    for name in names:
-        token = inner.token_to_id(name)
-        if token is not None:
-            # Token ids may have gaps, so the number of tokens does not give the highest id.
-            highest = max(inner.get_vocab(with_added_tokens=True).values())
-            return FileTokenizer(inner=inner, end=int(token), vocab=highest + 1)
-    if end:
-        raise BadInput(f'{path} has no token "{end}".')
-    raise BadInput(
-        f"the end token of {path} is unknown: it has none of {', '.join(END_TOKENS)}. "
-        "Name it with --end TOKEN."
-    )
+    return inner
+
+
+def file_tokenizer(inner: Any, end: int, name: str = TOKENIZER_FILE) -> FileTokenizer:
+    """Wrap a tokenizer object of the `tokenizers` package; arguments as in `FileTokenizer`."""
+    # Token ids may have gaps, so the number of tokens does not give the highest id.
+    highest = max(inner.get_vocab(with_added_tokens=True).values())
+    return FileTokenizer(inner=inner, end=end, vocab=highest + 1, name=name)

@@ -9,14 +9,14 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.train.devices import devices_for
+from shardwise.runtime.devices import devices_for
 from tests.conftest import ROOT
 from tests.unit.train.command import environment
 
 SCRIPT = """
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.train.devices import devices_for
+from shardwise.runtime.devices import devices_for
 try:
     devices_for(sw.hardware("v5e:2x2"), "m")
 except BadInput as error:

@@ -1,0 +1,137 @@
+"""The model that `serve` and `generate` load, from the words and options of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from shardwise import units
+from shardwise.cli.inputs import Inputs, load_plan, parse_word
+from shardwise.cli.options import argument, option, workload
+from shardwise.cli.progress import ProgressLine
+from shardwise.errors import BadInput
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.serve.launch import (
+    CONTEXT,
+    PASS_TOKENS,
+    SEQUENCES,
+    EngineOptions,
+    launched,
+)
+from shardwise.serve.model_files import ServedModel, find_model
+
+if TYPE_CHECKING:
+    from shardwise.serve.engine import InferenceEngine
+
+DTYPES = ("fp32", "bf16", "int8")
+STAGES = {"weights": "loading weights", "programs": "compiling programs"}
+
+engine_option = partial(option, "Engine")
+
+ModelOrPlan = Annotated[
+    str,
+    argument("MODEL|PLAN.json", "a folder, a .gguf file, smollm2-135m-instruct; or a saved plan"),
+]
+WeightsFrom = Annotated[
+    str, workload("--from DIR", "weights for a plan whose model is not a folder or file")
+]
+Context = Annotated[
+    str,
+    engine_option(
+        "--context N", f"longest sequence  [default: the plan's, or the model's up to {CONTEXT}]"
+    ),
+]
+Sequences = Annotated[
+    str,
+    engine_option(
+        "--sequences N", f"most that run at the same time  [default: the plan's, or {SEQUENCES}]"
+    ),
+]
+PassTokens = Annotated[
+    str, engine_option("--chunk N", f"most tokens of a pass  [default: {PASS_TOKENS}]")
+]
+WeightsDtype = Annotated[
+    str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(DTYPES)}")
+]
+KvDtype = Annotated[str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(DTYPES)}")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineWords:
+    """The texts of the engine's options; empty for an option that is not given."""
+
+    context: str = ""
+    sequences: str = ""
+    chunk: str = ""
+    weights: str = ""
+    kv: str = ""
+
+
+def read_engine_options(words: EngineWords) -> EngineOptions:
+    """Parse the options of the engine.
+
+    Raises:
+        BadInput: with every option that is wrong.
+    """
+    inputs = Inputs()
+    options = EngineOptions(
+        context=inputs.optional(units.parse_whole, words.context, "--context"),
+        sequences=inputs.optional(units.parse_whole, words.sequences, "--sequences"),
+        pass_tokens=inputs.optional(units.parse_whole, words.chunk, "--chunk"),
+        weights=inputs.optional(parse_word, words.weights, "dtype", DTYPES),
+        kv=inputs.optional(parse_word, words.kv, "dtype", DTYPES),
+    )
+    inputs.done()
+    return options
+
+
+def read_model(text: str, start: str) -> tuple[ServedModel, ServingPlan | None]:
+    """The model to load, and the plan under which it is served, if `text` is that of a plan.
+
+    Args:
+        text: a model or a saved plan.
+        start: where the weights of a plan's model are; empty for the model that it names.
+
+    Raises:
+        BadInput: it is a plan of training, or not the path or name of a model.
+        BadFile: a file is missing or unreadable.
+    """
+    if not text.endswith(".json"):
+        if start:
+            raise BadInput(f"--from belongs to a plan; {text} is a model: leave it out.")
+        return find_model(text), None
+    plan = load_plan(text)
+    if not isinstance(plan, ServingPlan):
+        raise BadInput(f"{text} is a plan of training; plan with --serve.")
+    return find_model(start or _source(plan)), plan
+
+
+def _source(plan: ServingPlan) -> str:
+    """The folder of a plan's model, else its name."""
+    source = plan.model.source
+    if source.endswith("config.json"):
+        return source.removesuffix("config.json") or "."
+    return source or plan.model.name
+
+
+@contextmanager
+def running_engine(
+    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
+) -> Iterator[InferenceEngine]:
+    """The engine of a model, with progress on stderr until it is ready."""
+    line = ProgressLine(quiet=quiet)
+
+    def progress(stage: str, done: int, total: int) -> None:
+        count = f" {done} of {total}" if total > 1 else ""
+        line.show(f"{STAGES[stage]}{count} ...")
+        if stage == "programs" and done == total:
+            line.clear()
+
+    try:
+        with launched(model, options, plan, progress) as engine:
+            yield engine
+    finally:
+        line.clear()

@@ -1,0 +1,121 @@
+"""`shardwise serve MODEL|PLAN.json`: serve a model by the OpenAI API."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli import options, serving_model
+from shardwise.cli.answer import Answer, json_text
+from shardwise.cli.inputs import Inputs
+from shardwise.cli.options import option
+from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
+from shardwise.cli.streams import write_answer
+from shardwise.errors import BadInput
+from shardwise.report.style import showable
+from shardwise.serve.http.options import KEYS_VARIABLE, ServerOptions, read_api_keys
+
+DEFAULT = ServerOptions()
+
+server_option = partial(option, "Server")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a server says when it takes requests."""
+
+    url: str
+    model: str
+    ready_s: float
+
+
+def run(
+    model: serving_model.ModelOrPlan,
+    start: serving_model.WeightsFrom = "",
+    context: serving_model.Context = "",
+    sequences: serving_model.Sequences = "",
+    chunk: serving_model.PassTokens = "",
+    dtype: serving_model.WeightsDtype = "",
+    kv_dtype: serving_model.KvDtype = "",
+    host: Annotated[
+        str, server_option("--host ADDRESS", f"where to listen  [default: {DEFAULT.host}]")
+    ] = DEFAULT.host,
+    port: Annotated[
+        int, server_option("--port N", f"0: any that is free  [default: {DEFAULT.port}]")
+    ] = DEFAULT.port,
+    keys: Annotated[
+        str,
+        server_option(
+            "--api-keys FILE", f"keys of clients, one a line  [default: ${KEYS_VARIABLE}, or none]"
+        ),
+    ] = "",
+    queue: Annotated[
+        str,
+        server_option(
+            "--queue N", f"requests that may wait for a place  [default: {DEFAULT.most_waiting}]"
+        ),
+    ] = "",
+    json: options.Json = False,
+) -> Answer | None:
+    """Serve a model over HTTP by the OpenAI API, with a chat page, until Ctrl-C or SIGTERM.
+    A plan says how it is split over the devices. --json: a line on stdout when it is ready."""
+    inputs = Inputs()
+    words = EngineWords(
+        context=context, sequences=sequences, chunk=chunk, weights=dtype, kv=kv_dtype
+    )
+    engine_options = inputs.read(read_engine_options, words)
+    served = inputs.read(read_model, model, start)
+    most_waiting = inputs.optional(units.parse_whole, queue, "--queue")
+    key_file = Path(keys) if keys else None
+    api_keys = inputs.read(read_api_keys, key_file, os.environ)
+    inputs.read(_check_port, port)
+    inputs.done()
+    from shardwise.serve.http.run import serve
+    from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
+
+    found, plan = served
+    server = ServerOptions(
+        host=host,
+        port=port,
+        api_keys=api_keys,
+        most_waiting=most_waiting or DEFAULT.most_waiting,
+    )
+    texts = texts_of_model(found)
+    start_s = time.monotonic()
+
+    def started(host: str, port: int) -> None:
+        ready = Ready(
+            url=f"http://{host}:{port}/v1", model=texts.model, ready_s=time.monotonic() - start_s
+        )
+        if json:
+            write_answer(json_text(ready, sys.stdout))
+        else:
+            _say(f"ready in {ready.ready_s:.0f} s: {ready.url}, a chat page at /\n")
+
+    with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
+        serve(
+            engine,
+            texts,
+            server,
+            grammar=grammar_of_model(found, texts.stop_tokens),
+            started=started,
+            version=sw.__version__,
+        )
+    return None
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port < 1 << 16:
+        raise BadInput(f"--port {port} is not between 0 and {(1 << 16) - 1:,}.")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(showable(text, sys.stderr))
+    sys.stderr.flush()

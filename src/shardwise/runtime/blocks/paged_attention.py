@@ -1,0 +1,94 @@
+"""Attention of new tokens over sequences in a paged KV cache.
+
+q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of the same tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models import Attention
+from shardwise.runtime.blocks.positions import RotaryAngles, alibi_slopes, rotary_angles
+from shardwise.runtime.blocks.products import BlockProducts
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.serving import kv_cache, paged_cache
+from shardwise.runtime.serving.kv_cache import CacheArray
+from shardwise.runtime.serving.paged_cache import NewTokens
+
+Array = jax.Array
+
+
+@dataclass(slots=True, kw_only=True)
+class PagedAttention:
+    """Attention of one layer; `attend` writes the new keys and values to `cache` first.
+
+    Args:
+        table: sharding rules on the mesh.
+        tokens: the new tokens, and where their sequences are in the cache.
+        cache: keys "k" and values "v" of the layer's stack.
+        first_block: index of the layer's first block in its stack.
+        dtype: dtype of the cache.
+    """
+
+    table: Table
+    tokens: NewTokens
+    cache: dict[str, CacheArray]
+    first_block: Array
+    dtype: Any
+
+    def positions(self, n_tokens: int) -> Array:
+        """Positions of the new tokens in their sequences, [B, T]."""
+        return self.tokens.positions_BT
+
+    def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
+        """Rotary angles of the new tokens."""
+        return rotary_angles(a, self.tokens.positions_BT, seq)
+
+    def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
+        """Compute o_BTNH, on the chips that have the cache of a head."""
+        with jax.named_scope("cache.write"):
+            for name, x in (("k", k), ("v", v)):
+                new = kv_cache.to_cache(x, self.dtype)
+                written = paged_cache.write(self.cache[name], new, self.tokens, self.first_block)
+                self.cache = {**self.cache, name: written}
+        sinks_N = self._gathered(block.weight("sinks")) if a.sinks else None
+        slopes_N = self._gathered(self._slopes(a)) if a.alibi else None
+        with jax.named_scope("attn.exchange"):
+            q_BTNH = self._gathered(q, 2)
+        with jax.named_scope("attn.caches"):
+            o_BTNH = paged_cache.attend(
+                q_BTNH,
+                self.cache["k"],
+                self.cache["v"],
+                self.tokens,
+                self.first_block,
+                a,
+                sinks_N=sinks_N,
+                slopes_N=slopes_N,
+            )
+        with jax.named_scope("attn.exchange"):
+            return self._own_heads(o_BTNH, q.shape[2])
+
+    def _gathered(self, x: Array, dim: int = 0) -> Array:
+        """An array of this chip's query heads, for all heads that its part of the cache serves."""
+        axes = self.tokens.kv_layout.token_axes
+        if not axes:
+            return x
+        return lax.all_gather(x, axes, axis=dim, tiled=True)
+
+    def _own_heads(self, o_BTNH: Array, n_heads: int) -> Array:
+        """The outputs of this chip's own query heads."""
+        axes = self.tokens.kv_layout.token_axes
+        if not axes:
+            return o_BTNH
+        return lax.dynamic_slice_in_dim(o_BTNH, lax.axis_index(axes) * n_heads, n_heads, 2)
+
+    def _slopes(self, a: Attention) -> Array:
+        """ALiBi slopes of this chip's heads."""
+        roles = self.table.roles("activations", ("N",)).get("N", ())
+        return self.table.slice(jnp.asarray(alibi_slopes(a.n_heads), jnp.float32), roles, 0)

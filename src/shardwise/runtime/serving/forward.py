@@ -1,0 +1,213 @@
+"""The forward pass of an inference engine: new tokens of several sequences, over a paged KV cache.
+
+One program does all work of an engine. A chunk of a prompt is a sequence with many new tokens, a
+decode step has one token for each sequence, and drafted tokens are verified as a few tokens each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.models import Attention, ModelConfig, stack
+from shardwise.runtime.blocks.head import head
+from shardwise.runtime.blocks.layers import LayerSettings, run_layer
+from shardwise.runtime.blocks.model import embed
+from shardwise.runtime.blocks.paged_attention import PagedAttention
+from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
+from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
+from shardwise.runtime.serving.paged_cache import NewTokens
+from shardwise.runtime.weights.descriptions import Tree, layer_stacks
+from shardwise.runtime.weights.quantized import Scaled, is_narrow
+
+Array = jax.Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedForward:
+    """A forward pass over new tokens, with its weights and its cache.
+
+    Args:
+        engine: weights, sharding rules and dtypes of the engine.
+        n_blocks: blocks of the cache.
+        block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
+    """
+
+    engine: EngineState
+    n_blocks: int
+    block_tokens: int
+
+    def init_cache(self) -> list[Tree]:
+        """Make an empty cache: keys "k" and values "v" [L*P,O,K,H] of each stack of layers."""
+        kv_dtype = dtype(self.engine.job.kv)
+
+        def zeros(a: Attention, n_layers: int, width: int) -> CacheArray:
+            shape = (n_layers * self.n_blocks, self.block_tokens, cached_heads(a))
+            values = jnp.zeros((*shape, width), kv_dtype)
+            if is_narrow(kv_dtype):
+                return Scaled(values, jnp.zeros(shape, SCALE_DTYPE))
+            return values
+
+        caches: list[Tree] = []
+        for a, n_layers in cached_stacks(self.engine.config):
+            widths = {"k": a.d_head, "v": value_width(a)}
+            caches.append({name: zeros(a, n_layers, width) for name, width in widths.items()})
+        return caches
+
+    def cache_specs(self) -> list[Tree]:
+        """Partition specs of the cache."""
+        kv = self.engine.kv
+        scale_spec = (None, kv.token_axes or None, kv.heads or None)
+        spec: Any = PartitionSpec(*scale_spec, None)
+        if is_narrow(dtype(self.engine.job.kv)):
+            spec = Scaled(spec, PartitionSpec(*scale_spec))  # type: ignore[arg-type]
+        return [{"k": spec, "v": spec} for _ in cached_stacks(self.engine.config)]
+
+    def cache_shapes(self) -> list[Tree]:
+        """Shapes, dtypes and shardings of the cache."""
+        mesh = self.engine.table.mesh.jax_mesh
+
+        def with_sharding(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
+
+        shapes = jax.eval_shape(self.init_cache)
+        sharded: list[Tree] = jax.tree.map(with_sharding, shapes, self.cache_specs())
+        return sharded
+
+    def function(
+        self, *, all_logits: bool = False
+    ) -> Callable[[Tree, list[Tree], Array, Array, Array, Array], tuple[list[Tree], Array]]:
+        """The function `(weights, cache, tokens_BT, past_B, new_B, tables_BM) -> (cache, logits)`.
+
+        Logits are those of the last new token of each sequence, [B,V] in fp32.
+
+        Args:
+            all_logits: whether to return those of all new tokens, [B,T,V].
+        """
+        engine = self.engine
+        whole = PartitionSpec()
+        vocab_axes = engine.table.mesh.axis_names(("tensor",)) or None
+        logits_spec = PartitionSpec(None, vocab_axes)
+        if all_logits:
+            logits_spec = PartitionSpec(None, None, vocab_axes)
+
+        def local(
+            weights: Tree,
+            cache: list[Tree],
+            tokens_BT: Array,
+            past_B: Array,
+            new_B: Array,
+            tables_BM: Array,
+        ) -> tuple[list[Tree], Array]:
+            tokens = NewTokens(
+                past_B=past_B,
+                new_B=new_B,
+                tables_BM=tables_BM,
+                n_tokens=tokens_BT.shape[1],
+                block_tokens=self.block_tokens,
+                kv_layout=engine.kv,
+            )
+            return self._local(weights, cache, tokens_BT, tokens, all_logits)
+
+        return jax.shard_map(
+            local,
+            mesh=engine.table.mesh.jax_mesh,
+            in_specs=(engine.weight_specs(), self.cache_specs(), whole, whole, whole, whole),
+            out_specs=(self.cache_specs(), logits_spec),
+            check_vma=False,
+        )
+
+    def _local(
+        self,
+        weights: Tree,
+        cache: list[Tree],
+        tokens_BT: Array,
+        tokens: NewTokens,
+        all_logits: bool,
+    ) -> tuple[list[Tree], Array]:
+        """Run the pass on the shards of one chip, inside `shard_map`."""
+        engine = self.engine
+        settings = engine.settings(engine.job.context)
+        outer = without_accumulators(weights["outer"])
+        core = self._core(tokens, {}, jnp.zeros((), jnp.int32))
+        x_BTD = embed(settings, core, tokens_BT, outer, {})
+        x_BTD, cache = self._run_layers(settings, x_BTD, weights["layers"], cache, tokens)
+        if not all_logits:
+            last_B = jnp.maximum(tokens.new_B - 1, 0)
+            x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)
+        logits_BTV = head(settings, x_BTD, outer, {})
+        return cache, logits_BTV if all_logits else logits_BTV[:, 0]
+
+    def _core(self, tokens: NewTokens, cache: Tree, layer: Array) -> PagedAttention:
+        """The attention of the layer with index `layer` in its stack."""
+        return PagedAttention(
+            table=self.engine.table,
+            tokens=tokens,
+            cache=cache,
+            first_block=layer * self.n_blocks,
+            dtype=dtype(self.engine.job.kv),
+        )
+
+    def _run_layers(
+        self,
+        settings: LayerSettings,
+        x_BTD: Array,
+        layers: list[Tree],
+        cache: list[Tree],
+        tokens: NewTokens,
+    ) -> tuple[Array, list[Tree]]:
+        """Run all layers: one scan for each segment of layers that repeats a period."""
+        config = self.engine.config
+        cache = list(cache)
+        start = 0
+        for segment in stack(config):
+            stacks = slice(start, start + len(segment.kinds))
+            start = stacks.stop
+            period = [config.groups[kind].layer for kind in segment.kinds]
+
+            def run_period(
+                carry: tuple[Array, list[Tree]],
+                xs: tuple[Array, list[Tree]],
+                period: list[Any] = period,
+            ) -> tuple[tuple[Array, list[Tree]], None]:
+                x_BTD, caches = carry
+                index, weights = xs
+                written = []
+                for layer, layer_weights, layer_cache in zip(period, weights, caches, strict=True):
+                    core = self._core(tokens, layer_cache, index)
+                    pairs = without_accumulators(layer_weights)
+                    x_BTD = run_layer(settings, layer, core, x_BTD, pairs, {})
+                    written.append(core.cache)
+                return (x_BTD, written), None
+
+            xs = (jnp.arange(segment.repeats), layers[stacks])
+            (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
+        return x_BTD, cache
+
+
+def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
+    """(attention, number of layers) of each stack of layers of a model."""
+    pairs = []
+    for layer_stack in layer_stacks(config):
+        attention = config.groups[layer_stack.kind].layer.attention
+        if attention is None:
+            raise ValueError("a layer without attention has no cache")
+        pairs.append((attention, len(layer_stack.layers)))
+    return pairs
+
+
+def cached_heads(a: Attention) -> int:
+    """Number of KV heads in the cache; with latent attention each query head has its own."""
+    return a.n_heads if a.mla else a.n_kv_heads
+
+
+def value_width(a: Attention) -> int:
+    """Width of the values of a head."""
+    return a.mla.d_v if a.mla else a.d_head

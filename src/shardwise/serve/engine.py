@@ -1,0 +1,276 @@
+"""The inference engine: a thread that runs the passes that the scheduler chooses.
+
+The scheduler is that of the simulation. It counts tokens and does not need their values, so a pass
+is chosen and dispatched before the tokens of the pass before are read: while the device computes,
+the host delivers and prepares. What the host learns one pass late, that a sequence has ended, costs
+one token, which is dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from shardwise.errors import BadInput
+from shardwise.runtime.serving.sampling import Drawn
+from shardwise.serve.live import Live
+from shardwise.serve.programs import Programs, Row
+from shardwise.serve.request import (
+    CANCELLED,
+    FAILED,
+    Deliver,
+    EngineStats,
+    Generation,
+    Token,
+)
+from shardwise.simulate.block_keys import block_keys
+from shardwise.simulate.limits import Limits
+from shardwise.simulate.passes import Pass
+from shardwise.simulate.request import Request, SequenceState
+from shardwise.simulate.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A batch whose tokens are drawn on the device, and not read yet."""
+
+    batch: Sequence[Row]
+    drawn: Drawn
+
+
+class InferenceEngine:
+    """See `serve.request.Engine`.
+
+    Args:
+        programs: the compiled programs, with weights and cache.
+        limits: limits of the scheduler.
+    """
+
+    def __init__(self, programs: Programs, limits: Limits) -> None:
+        self.max_context = programs.max_context
+        self.vocab = programs.forward.engine.config.vocab
+        self._programs = programs
+        self._scheduler = Scheduler(limits)
+        self._limits = limits
+        self._live: dict[str, Live] = {}  # by id
+        self._by_state: dict[SequenceState, Live] = {}
+        self._free_slots = list(range(programs.n_slots))
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._dispatched: list[Dispatched] = []
+        self._request_ids = itertools.count()
+        self._counts = dict.fromkeys(("prompt", "cached", "generated", "passes", "finished"), 0)
+        self._closing = False
+        self._healthy = True
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, generation: Generation, deliver: Deliver) -> None:
+        """See `serve.request.Engine`."""
+        n_tokens = len(generation.prompt) + generation.max_tokens
+        if n_tokens > self.max_context:
+            raise BadInput(
+                f"prompt {len(generation.prompt):,} and max_tokens {generation.max_tokens:,} are "
+                f"{n_tokens:,} tokens, and the engine serves up to {self.max_context:,}. Shorten "
+                "the prompt or lower max_tokens."
+            )
+        if not generation.prompt or generation.max_tokens < 1:
+            raise BadInput("a request needs at least one token of prompt and one of output.")
+        request = Request(
+            next(self._request_ids),
+            time.monotonic(),
+            len(generation.prompt),
+            generation.max_tokens,
+            client=generation.client,
+        )
+        self._post(lambda: self._add(generation, request, deliver))
+
+    def cancel(self, id: str) -> None:
+        """See `serve.request.Engine`."""
+        self._post(lambda: self._cancel(id))
+
+    def stats(self) -> EngineStats:
+        """See `serve.request.Engine`."""
+        scheduler = self._scheduler
+        return EngineStats(
+            waiting=len(scheduler.waiting) + len(self._inbox),
+            running=scheduler.running,
+            blocks_used=scheduler.blocks.used,
+            blocks=self._limits.n_blocks,
+            prompt_tokens=self._counts["prompt"],
+            cached_tokens=self._counts["cached"],
+            generated_tokens=self._counts["generated"],
+            preemptions=scheduler.preemptions,
+            passes=self._counts["passes"],
+            finished=self._counts["finished"],
+            healthy=self._healthy,
+        )
+
+    def close(self) -> None:
+        """See `serve.request.Engine`."""
+        self._closing = True
+        self._post(lambda: None)
+        self._thread.join()
+
+    def _post(self, action: Callable[[], None]) -> None:
+        """Have the engine's thread run an action before its next pass."""
+        with self._wake:
+            self._inbox.append(action)
+            self._wake.notify()
+
+    def _loop(self) -> None:
+        try:
+            while not self._closing:
+                self._step()
+        except Exception:
+            logger.exception("the engine has stopped")
+            self._healthy = False
+            self._end_all(FAILED)
+            while not self._closing:
+                self._take_actions(wait=True)
+                self._end_all(FAILED)
+        self._end_all(CANCELLED)
+
+    def _step(self) -> None:
+        """Dispatch the next pass, then read the tokens of the one before."""
+        self._take_actions(wait=not self._dispatched and not self._scheduler.has_work)
+        if any(live.needs_tokens for live in self._live.values()):
+            self._read()
+        before = self._dispatched
+        self._dispatched = []
+        if self._scheduler.has_work:
+            self._dispatched = self._dispatch(self._scheduler.schedule())
+            self._scheduler.advance()
+            self._counts["passes"] += 1
+        for part in before:
+            self._deliver(part)
+
+    def _take_actions(self, wait: bool) -> None:
+        """Run what other threads have posted."""
+        with self._wake:
+            if wait and not self._inbox:
+                self._wake.wait()
+            actions = list(self._inbox)
+            self._inbox.clear()
+        for action in actions:
+            action()
+
+    def _add(self, generation: Generation, request: Request, deliver: Deliver) -> None:
+        keys = block_keys(generation.prompt, self._limits.block_tokens)
+        seed = generation.sampling.seed
+        if seed is None:
+            seed = secrets.randbits(32)
+        live = Live(
+            generation=generation,
+            deliver=deliver,
+            state=self._scheduler.add(request, keys),
+            seed=seed % 2**32,
+        )
+        self._live[generation.id] = live
+        self._by_state[live.state] = live
+        self._counts["prompt"] += len(generation.prompt)
+
+    def _cancel(self, id: str) -> None:
+        live = self._live.get(id)
+        if live is not None:
+            live.end(CANCELLED)
+            self._forget(live)
+
+    def _end_all(self, finish: str) -> None:
+        for live in list(self._live.values()):
+            live.end(finish)
+            self._forget(live)
+
+    def _forget(self, live: Live) -> None:
+        """Release the blocks and the slot of a request that has ended."""
+        self._scheduler.cancel(live.state)
+        self._release_slot(live)
+        del self._live[live.generation.id]
+        del self._by_state[live.state]
+        self._counts["finished"] += 1
+
+    def _release_slot(self, live: Live) -> None:
+        if live.slot is not None:
+            self._free_slots.append(live.slot)
+            live.slot = None
+
+    def _dispatch(self, scheduled: Pass) -> list[Dispatched]:
+        """Start the programs of a pass: decode first, then the chunks of prompts."""
+        self._release_slots_of_preempted()
+        decode_rows = []
+        for state in scheduled.decode:
+            past = self._scheduler.decoding.context(state)
+            decode_rows.append(self._row(state, past, ()))
+        chunk_rows = []
+        for chunk in scheduled.chunks:
+            live = self._by_state[chunk.sequence]
+            if live.slot is None:
+                live.slot = self._free_slots.pop()
+            stop = chunk.past + chunk.tokens
+            tokens = live.tokens[chunk.past : stop]
+            is_last = stop == chunk.sequence.prefill_target
+            chunk_rows.append(self._row(chunk.sequence, chunk.past, tokens, is_last))
+        return [*self._run(decode_rows), *self._run(chunk_rows)]
+
+    def _release_slots_of_preempted(self) -> None:
+        """Release the slots of sequences that have lost their blocks to others."""
+        for state in self._scheduler.preempted:
+            self._release_slot(self._by_state[state])
+
+    def _row(
+        self, state: SequenceState, past: int, tokens: Sequence[int], draws: bool = True
+    ) -> Row:
+        live = self._by_state[state]
+        if live.slot is None:
+            raise RuntimeError(f"request {live.generation.id} runs without a slot")
+        table = self._scheduler.block_table(state)
+        return Row(live=live, slot=live.slot, tokens=tokens, past=past, table=table, draws=draws)
+
+    def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
+        """Run rows in batches, and draw their next tokens."""
+        for batch in self._programs.batches(rows):
+            logits_BV = self._programs.logits(batch)
+            if any(row.draws for row in batch):
+                yield Dispatched(batch, self._programs.draw(logits_BV, batch))
+
+    def _read(self) -> None:
+        """Read the tokens of all dispatched passes, and deliver them."""
+        dispatched = self._dispatched
+        self._dispatched = []
+        for part in dispatched:
+            self._deliver(part)
+
+    def _deliver(self, part: Dispatched) -> None:
+        """Wait for the tokens of a batch, and deliver them."""
+        drawn = jax.device_get(part.drawn)
+        for i, row in enumerate(part.batch):
+            live = row.live
+            if not row.draws or live.ended:
+                continue
+            live.take(_token(drawn, i, live.generation.sampling.logprobs))
+            self._counts["generated"] += 1
+            if live.n_generated == 1:
+                self._counts["cached"] += live.state.hit_tokens
+            if live.ended:
+                self._forget(live)
+
+
+def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:
+    """The token of one row, with its log-probabilities if they were asked for."""
+    id = int(drawn.token_B[row])
+    if n_top is None or drawn.log_probabilities is None:
+        return Token(id)
+    logprobs = drawn.log_probabilities
+    top = zip(logprobs.top_BC[row, :n_top], logprobs.top_logprob_BC[row, :n_top], strict=True)
+    pairs = tuple((int(token), float(logprob)) for token, logprob in top)
+    return Token(id, float(logprobs.token_logprob_B[row]), pairs)

@@ -1,0 +1,242 @@
+"""Start the engine of a model, on the machine of a plan or on the devices that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardwise import units
+from shardwise.arrays import ceil_div
+from shardwise.errors import BadInput, MissingExtra, raise_all
+from shardwise.models import ModelConfig
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.serve.model_files import ServedModel
+from shardwise.simulate.limits import Limits
+from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.serving_layout import ServeLayout
+from shardwise.workload import Serve
+
+if TYPE_CHECKING:
+    from shardwise.runtime.serving.engine_state import EngineState
+    from shardwise.runtime.serving.forward import PagedForward
+    from shardwise.serve.engine import InferenceEngine
+
+BLOCK_TOKENS = 16
+CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
+SEQUENCES = 16  # that run at the same time, unless an option says otherwise
+PASS_TOKENS = 512  # of a pass
+INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
+MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
+
+Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What is chosen about an engine; None for what the plan or the machine says.
+
+    Args:
+        context: the most tokens of prompt and output together.
+        sequences: the most sequences that run at the same time.
+        pass_tokens: the most tokens of a pass.
+        weights, kv: dtypes of the weights and of the cache.
+    """
+
+    context: int | None = None
+    sequences: int | None = None
+    pass_tokens: int | None = None
+    weights: str | None = None
+    kv: str | None = None
+
+
+@contextmanager
+def launched(
+    model: ServedModel,
+    options: EngineOptions,
+    plan: ServingPlan | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> Iterator[InferenceEngine]:
+    """Load a model, compile its programs, and start its engine; it is closed at the end.
+
+    Raises:
+        BadInput: the model or the plan is not served here.
+        BadFile: the weights cannot be read.
+        MissingExtra: JAX is not installed.
+    """
+    _require_jax()
+    from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.programs import Programs
+
+    context = _context(model, options, plan)
+    state = _planned(plan, options) if plan else _local(model.config, options, context)
+    if plan and state.config.d_model != model.config.d_model:
+        raise BadInput(
+            f"the plan is for {state.config.name}, and {model.source} has another model."
+        )
+    job = replace(_job(state.job), context=context)
+    group = INT4_GROUP if job.weights == "int4" else None
+    state = replace(state, config=model.config, job=job, group=group)
+    progress("weights", 0, 1)
+    weights = model.weights.load_for(state)
+    sequences = options.sequences or (state.batch if plan else SEQUENCES)
+    forward = _forward(state, sequences, context)
+    pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
+    programs = Programs(
+        forward=forward,
+        weights=weights,
+        max_sequences=sequences,
+        max_tokens=min(pass_tokens, max(context, sequences)),
+        max_context=context,
+    )
+    programs.compile(lambda done, total: progress("programs", done, total))
+    limits = Limits(
+        n_blocks=forward.n_blocks,
+        block_tokens=forward.block_tokens,
+        max_sequences=sequences,
+        max_tokens=pass_tokens,
+    )
+    engine = InferenceEngine(programs, limits)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _require_jax() -> None:
+    try:
+        import jax  # noqa: F401 (imported to see whether it is there)
+    except ImportError:
+        raise MissingExtra(
+            "serving runs in JAX, which is missing: pip install 'shardwise[serve]'"
+        ) from None
+
+
+def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> int:
+    """The longest sequence.
+
+    Raises:
+        BadInput: it is longer than the model's.
+    """
+    context = options.context
+    if context is None:
+        context = min(model.max_context, plan.workload.context if plan else CONTEXT)
+    if context > model.max_context:
+        raise BadInput(
+            f"--context {context:,} is longer than the {model.max_context:,} tokens of "
+            f"{model.name}. Use --context {model.max_context} or less."
+        )
+    return context
+
+
+def _job(job: Serve) -> Serve:
+    """The dtypes of a job, without the lengths of its requests."""
+    return Serve(context=1, weights=job.weights, kv=job.kv, compute=job.compute)
+
+
+def _local(config: ModelConfig, options: EngineOptions, context: int) -> EngineState:
+    """One engine on all devices that are here and that divide the model's heads."""
+    from shardwise.runtime.devices import PLATFORMS, local_devices
+    from shardwise.runtime.layout.mesh import role_mesh
+    from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
+    from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
+    from shardwise.strategy.serving_layout import serve_rules
+
+    devices = local_devices()
+    compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
+    n = max(n for n in range(1, len(devices) + 1) if _divides(n, config))
+    layout = ServeLayout(mesh=Mesh(tensor=n), kv="sequence")
+    mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
+    job = Serve(
+        context=context,
+        weights=options.weights or compute,
+        kv=options.kv or compute,
+        compute=compute,
+    )
+    table = Table(rules=serve_rules(layout), mesh=mesh)
+    return EngineState(config=config, job=job, layout=layout, table=table, batch=1)
+
+
+def _divides(n: int, config: ModelConfig) -> bool:
+    """Whether n chips of `tensor` can share a model."""
+    for a, _ in config.attentions:
+        if a.n_heads % n or (a.n_kv_heads % n and n % a.n_kv_heads):
+            return False
+        if n > a.n_kv_heads and BLOCK_TOKENS % (n // a.n_kv_heads):
+            return False
+    return config.vocab % n == 0
+
+
+def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
+    """The engine of a plan, on the devices where its placement puts the chips.
+
+    Raises:
+        BadInput: the plan has several engines, or one that the runtime does not support.
+    """
+    from shardwise.plan.serving.rebuild import rebuild
+    from shardwise.runtime.devices import devices_for
+    from shardwise.runtime.serving.programs import engine_state, unsupported_layout
+
+    deployment = rebuild(plan)[1]
+    server = deployment.server
+    problems = unsupported_layout(server)
+    if deployment.prefill_server:
+        problems.append(
+            "a plan with engines for prompts alone is not served yet. Run shardwise plan without "
+            "--disaggregate."
+        )
+    if server.layout.sizes["data"] > 1:
+        problems.append(
+            f"{server.layout.sizes['data']} engines: one process serves one. Plan for "
+            f"{server.layout.n_chips} chips, and run a server on each {server.layout.n_chips}."
+        )
+    raise_all(BadInput, problems)
+    devices = devices_for(server.system, plan.model.name, "--serve --prompt N --output N")
+    layout = server.layout
+    if layout.kv == "batch":  # blocks are shared by the tokens of a sequence instead
+        layout = replace(layout, kv="sequence")
+    server = replace(server, layout=layout)
+    state = engine_state(server, deployment.batch, devices)
+    job = replace(
+        state.job, weights=options.weights or state.job.weights, kv=options.kv or state.job.kv
+    )
+    return replace(state, job=job)
+
+
+def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
+    """The forward pass with as large a cache as is useful and fits.
+
+    Raises:
+        BadInput: the longest sequence does not fit.
+    """
+    import jax
+
+    from shardwise.runtime.serving.forward import PagedForward
+
+    one_block = PagedForward(engine=state, n_blocks=1, block_tokens=BLOCK_TOKENS)
+    block_bytes = 0
+    for x in jax.tree.leaves(one_block.cache_shapes()):
+        block_bytes += x.sharding.shard_shape(x.shape)[0] * _bytes_of_row(x)
+    wanted = sequences * int(ceil_div(context, BLOCK_TOKENS)) + 1
+    memory = state.table.mesh.jax_mesh.devices.flat[0].memory_stats()
+    n_blocks = wanted
+    if memory:
+        free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
+        n_blocks = max(1, int(free_bytes / block_bytes))
+    if n_blocks * BLOCK_TOKENS < context:
+        raise BadInput(
+            f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
+            f"for {n_blocks * BLOCK_TOKENS:,} tokens ({units.show_bytes(block_bytes)} for "
+            f"{BLOCK_TOKENS}). Lower --context, or use --kv-dtype int8."
+        )
+    return replace(one_block, n_blocks=n_blocks)
+
+
+def _bytes_of_row(x: Any) -> float:
+    """Bytes of one row of an array in the memory of one device."""
+    shape = x.sharding.shard_shape(x.shape)
+    return float(np.prod(shape[1:])) * x.dtype.itemsize

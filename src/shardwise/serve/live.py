@@ -1,0 +1,152 @@
+"""A request while the engine serves it, and how the next token of a batch of them is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import BadInput
+from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
+from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
+from shardwise.simulate.request import SequenceState
+
+FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
+ALL_BITS = 0xFFFFFFFF
+DRAW_DTYPES = (np.float32, np.int32, np.float32, np.float32, np.uint32, np.int32)  # as `Draw` has
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Live:
+    """A request that waits or runs.
+
+    Args:
+        state: its state in the scheduler.
+        seed: seed of its draws.
+        tokens: prompt and output, as far as the host has read it.
+        slot: slot of its last token on the device; None while it waits.
+        ended: whether its last token was delivered; tokens that arrive later are dropped.
+    """
+
+    generation: Generation
+    deliver: Deliver
+    state: SequenceState
+    seed: int
+    tokens: list[int] = field(default_factory=list)
+    slot: int | None = None
+    ended: bool = False
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.generation.prompt)
+
+    @property
+    def n_generated(self) -> int:
+        """Number of tokens of the output, as far as the host has read it."""
+        return len(self.tokens) - len(self.generation.prompt)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether each token is that of the highest logit."""
+        return self.generation.sampling.temperature < GREEDY_BELOW
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether its logits are changed before a draw."""
+        return bool(self.generation.sampling.logit_bias) or self.needs_tokens
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a draw depends on the tokens before it, so that the host has to read them."""
+        s = self.generation.sampling
+        penalties = (s.presence_penalty, s.frequency_penalty, s.repetition_penalty - 1)
+        return self.generation.mask is not None or any(penalties)
+
+    def take(self, token: Token) -> None:
+        """Take the next token of the output: deliver it, and end the request if it is the last."""
+        generation = self.generation
+        if token.id in generation.stop_tokens:
+            self.end(STOP)
+            return
+        finish = ""
+        if generation.mask is not None:
+            try:
+                generation.mask.advance(token.id)
+            except BadInput:
+                self.end(FAILED)
+                return
+            if generation.mask.complete:
+                finish = STOP
+        self.tokens.append(token.id)
+        self.counts[token.id] += 1
+        if self.n_generated == 1:
+            token = token._replace(cached=self.state.hit_tokens)
+        if not finish and self.n_generated == generation.max_tokens:
+            finish = LENGTH
+        self.ended = bool(finish)
+        self.deliver(token._replace(finish=finish))
+
+    def end(self, finish: str) -> None:
+        """End the request without another token."""
+        if not self.ended:
+            self.ended = True
+            self.deliver(Token(-1, finish=finish))
+
+
+def draw_of(rows: Sequence[Live], positions: Sequence[int], n_rows: int) -> Draw | None:
+    """How `rows`, padded to `n_rows`, draw their next tokens; None if all are greedy.
+
+    Args:
+        positions: position of each drawn token in its sequence.
+    """
+    if all(live.is_greedy for live in rows):
+        return None
+    columns: list[Any] = [np.zeros(n_rows, dtype) for dtype in DRAW_DTYPES]
+    for i, (live, position) in enumerate(zip(rows, positions, strict=True)):
+        sampling = live.generation.sampling
+        bounds = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        for column, value in zip(columns, (*bounds, live.seed, position), strict=True):
+            column[i] = value
+    return Draw(*columns)
+
+
+def changes_of(rows: Sequence[Live], n_rows: int, vocab: int) -> Changes | None:
+    """How the logits of `rows`, padded to `n_rows`, are changed; None if none is."""
+    if not any(live.has_changes for live in rows):
+        return None
+    by_row = [_changes(live) for live in rows]
+    width = FEWEST_CHANGES
+    while width < max(map(len, by_row)):
+        width *= 2
+    token_BR = np.full((n_rows, width), vocab, np.int32)
+    bias_BR = np.zeros((n_rows, width), np.float32)
+    scale_BR = np.ones((n_rows, width), np.float32)
+    allowed_BW = np.full((n_rows, -(-vocab // 32)), ALL_BITS, np.uint32)
+    for i, (live, changes) in enumerate(zip(rows, by_row, strict=True)):
+        for j, (token, (bias, scale)) in enumerate(changes.items()):
+            token_BR[i, j] = token
+            bias_BR[i, j] = bias
+            scale_BR[i, j] = scale
+        if live.generation.mask is not None:
+            bits = np.frombuffer(live.generation.mask.allowed(), np.uint32)
+            allowed_BW[i, : len(bits)] = bits[: allowed_BW.shape[1]]
+            allowed_BW[i, len(bits) :] = 0
+    return Changes(token_BR, bias_BR, scale_BR, allowed_BW)  # type: ignore[arg-type]
+
+
+def _changes(live: Live) -> dict[int, tuple[float, float]]:
+    """Token -> (bias, scale) of its logit."""
+    s = live.generation.sampling
+    changes = {token: (bias, 1.0) for token, bias in s.logit_bias.items()}
+    if s.repetition_penalty != 1:
+        for token in set(live.tokens):
+            changes[token] = (changes.get(token, (0.0, 1.0))[0], s.repetition_penalty)
+    if s.presence_penalty or s.frequency_penalty:
+        for token, count in live.counts.items():
+            bias, scale = changes.get(token, (0.0, 1.0))
+            penalty = s.presence_penalty + s.frequency_penalty * count
+            changes[token] = (bias - penalty, scale)
+    return changes

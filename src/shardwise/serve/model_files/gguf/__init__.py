@@ -1,0 +1,1 @@
+"""A model in a GGUF file, the format of llama.cpp: its config, weights and tokenizer."""

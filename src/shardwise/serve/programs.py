@@ -1,0 +1,257 @@
+"""The device's side of an engine: weights, cache, and the programs that run on them.
+
+Programs have few shapes, which are compiled ahead: a pass is padded to the next one. The last token
+of each running sequence stays on the device, in its slot, so that a decode step can start before
+the host has read the tokens of the step before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from shardwise.arrays import ceil_div
+from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, draw
+from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.live import Live, changes_of, draw_of
+
+Array = jax.Array
+Ints = NDArray[np.int32]
+
+SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
+SHORTEST_CHUNK = 16  # tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sequence of a batch.
+
+    Args:
+        live: the request.
+        slot: slot of its last token.
+        tokens: its new tokens; empty if that is the one in the slot.
+        past: number of its tokens in the cache.
+        table: ids of its blocks.
+        draws: whether its next token is drawn; False if its prompt has further chunks.
+    """
+
+    live: Live
+    slot: int
+    tokens: Sequence[int] = ()
+    past: int
+    table: Sequence[int]
+    draws: bool = True
+
+    @property
+    def n_new(self) -> int:
+        """Number of new tokens."""
+        return max(1, len(self.tokens))
+
+    @property
+    def length(self) -> int:
+        """Number of tokens after the pass, which is the position of the next one."""
+        return self.past + self.n_new
+
+
+@dataclass(kw_only=True)
+class Programs:
+    """Weights, cache and compiled programs of one engine.
+
+    Args:
+        forward: the forward pass.
+        weights: weights, on the devices.
+        max_sequences: the most rows of a batch.
+        max_tokens: the most new tokens of a batch.
+        max_context: the most tokens of a sequence.
+    """
+
+    forward: PagedForward
+    weights: Tree
+    max_sequences: int
+    max_tokens: int
+    max_context: int
+    _cache: list[Tree] = field(init=False)
+    _last_token_S: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes = self.forward.cache_shapes()
+        shardings = jax.tree.map(lambda x: x.sharding, shapes)
+        self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
+        self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
+        # The slot after the last one belongs to padding.
+        zeros = np.zeros(self.n_slots + 1, np.int32)
+        self._last_token_S = jax.device_put(zeros, self._replicated)
+        self._run = jax.jit(functools.partial(_run, self.forward), donate_argnums=(1,))
+        self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
+
+    @property
+    def n_slots(self) -> int:
+        """Number of slots; a sequence that has ended keeps its slot until the host knows it."""
+        return 2 * self.max_sequences
+
+    @property
+    def table_width(self) -> int:
+        """Number of blocks of the longest sequence."""
+        return int(ceil_div(self.max_context, self.forward.block_tokens))
+
+    def batch_sizes(self) -> list[int]:
+        """The numbers of rows that are compiled."""
+        return _steps(1, self.max_sequences)
+
+    def chunk_lengths(self) -> list[int]:
+        """The numbers of new tokens of a row that are compiled."""
+        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens)]
+
+    def shapes(self) -> Iterator[tuple[int, int]]:
+        """The shapes (rows, new tokens of a row) of all programs."""
+        for length in self.chunk_lengths():
+            for n_rows in self.batch_sizes():
+                if self._is_compiled(n_rows, length):
+                    yield n_rows, length
+
+    def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
+        """Compile all programs, by running them on empty rows.
+
+        Args:
+            progress: called with the number of compiled programs and of all.
+        """
+        shapes = list(self.shapes())
+        for i, (n_rows, length) in enumerate(shapes):
+            progress(i, len(shapes))
+            logits_BV = self._forward([], n_rows, length)
+            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+        jax.block_until_ready(self._cache)
+        progress(len(shapes), len(shapes))
+
+    def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        """Split rows into batches for `logits`, each of rows that are padded to one length.
+
+        A row with more than `max_tokens` new tokens becomes several batches, one after the other.
+        """
+        by_length: dict[int, list[Row]] = {}
+        for row in rows:
+            while row.n_new > self.max_tokens:
+                yield [replace(row, tokens=row.tokens[: self.max_tokens], draws=False)]
+                rest = row.tokens[self.max_tokens :]
+                row = replace(row, tokens=rest, past=row.past + self.max_tokens)
+            by_length.setdefault(self._length(row), []).append(row)
+        for length, same in by_length.items():
+            sizes = [n for n in self.batch_sizes() if n == 1 or self._is_compiled(n, length)]
+            for start in range(0, len(same), sizes[-1]):
+                yield same[start : start + sizes[-1]]
+
+    def logits(self, batch: Sequence[Row]) -> Array:
+        """Run a forward pass over a batch of `batches`; return logits_BV of their last tokens.
+
+        B may be larger than the batch: the rest is padding.
+        """
+        n_rows = next(n for n in self.batch_sizes() if n >= len(batch))
+        return self._forward(batch, n_rows, self._length(batch[0]))
+
+    def _length(self, row: Row) -> int:
+        """The number of new tokens to which a row is padded."""
+        return next(n for n in self.chunk_lengths() if n >= row.n_new)
+
+    def _is_compiled(self, n_rows: int, length: int) -> bool:
+        """Whether there is a program of this shape."""
+        return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
+
+    def _forward(self, rows: Sequence[Row], n_rows: int, length: int) -> Array:
+        tokens_BT = np.zeros((n_rows, length), np.int32)
+        slot_B = np.full(n_rows, self.n_slots, np.int32)
+        is_from_slot_B = np.zeros(n_rows, bool)
+        past_B = np.zeros(n_rows, np.int32)
+        new_B = np.zeros(n_rows, np.int32)
+        tables_BM = np.zeros((n_rows, self.table_width), np.int32)
+        for i, row in enumerate(rows):
+            tokens_BT[i, : len(row.tokens)] = row.tokens
+            slot_B[i] = row.slot
+            is_from_slot_B[i] = not row.tokens
+            past_B[i] = row.past
+            new_B[i] = row.n_new
+            tables_BM[i, : len(row.table)] = row.table
+        self._cache, logits_BV = self._run(
+            self.weights,
+            self._cache,
+            self._last_token_S,
+            tokens_BT,
+            slot_B,
+            is_from_slot_B,
+            past_B,
+            new_B,
+            tables_BM,
+        )
+        return logits_BV
+
+    def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
+        """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
+
+        Args:
+            logits_BV: from `logits`, of the same batch.
+        """
+        n_rows, vocab = logits_BV.shape
+        slot_B = np.full(n_rows, self.n_slots, np.int32)
+        for i, row in enumerate(batch):
+            if row.draws:
+                slot_B[i] = row.slot
+        requests = [row.live for row in batch]
+        asked = [live.generation.sampling.logprobs for live in requests]
+        n_top = max((n for n in asked if n is not None), default=None)
+        self._last_token_S, drawn = self._draw(
+            logits_BV,
+            self._last_token_S,
+            slot_B,
+            draw_of(requests, [row.length for row in batch], n_rows),
+            changes_of(requests, n_rows, vocab),
+            n_top=n_top,
+        )
+        return drawn
+
+
+def _run(
+    forward: PagedForward,
+    weights: Tree,
+    cache: list[Tree],
+    last_token_S: Array,
+    tokens_BT: Array,
+    slot_B: Array,
+    is_from_slot_B: Array,
+    past_B: Array,
+    new_B: Array,
+    tables_BM: Array,
+) -> tuple[list[Tree], Array]:
+    """A forward pass whose rows of one token may take it from their slots."""
+    first_B = jnp.where(is_from_slot_B, last_token_S[slot_B], tokens_BT[:, 0])
+    tokens_BT = tokens_BT.at[:, 0].set(first_B)
+    return forward.function()(weights, cache, tokens_BT, past_B, new_B, tables_BM)
+
+
+def _draw(
+    logits_BV: Array,
+    last_token_S: Array,
+    slot_B: Array,
+    how: Draw | None = None,
+    changes: Changes | None = None,
+    n_top: int | None = None,
+) -> tuple[Array, Drawn]:
+    """Draw tokens; return (last tokens of all slots, the drawn tokens)."""
+    drawn = draw(logits_BV, how, changes, n_top)
+    return last_token_S.at[slot_B].set(drawn.token_B), drawn
+
+
+def _steps(first: int, last: int) -> list[int]:
+    """The numbers first, first * SHAPE_STEP, ... below last, and last."""
+    sizes = []
+    size = first
+    while size < last:
+        sizes.append(size)
+        size *= SHAPE_STEP
+    return [*sizes, last]

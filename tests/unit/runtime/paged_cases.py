@@ -1,0 +1,103 @@
+"""Logits of small models over a paged cache, held against a forward pass over whole sequences.
+
+`python -m tests.unit.runtime.scripts paged_cases NAMES` reads three sequences in chunks of unequal
+lengths, with blocks in random order, and prints for each case how far the logits lie from those of
+the program that trains, as one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
+from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.serving_layout import ServeLayout, serve_rules
+from shardwise.workload import Serve
+from tests.unit.runtime.expert_cases import MODELS
+from tests.unit.runtime.logits import logits
+from tests.unit.runtime.model_cases import CASES
+
+SEQ, ROWS, LONGEST = 24, 3, 10
+BLOCKS, BLOCK_TOKENS = 40, 8
+FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
+DENSE = ModelConfig.dense(n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256)
+# New tokens of each sequence in each pass.
+PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
+
+Case = tuple[ModelConfig, Mesh, str, dict[str, str]]
+FAMILIES: dict[str, Case] = {
+    name: (config, Mesh(), "copied", FP32) for name, config in (CASES | MODELS).items()
+}
+LAYOUTS: dict[str, Case] = {
+    "tensor 2": (DENSE, Mesh(tensor=2), "copied", FP32),
+    "tensor 8, copied": (DENSE, Mesh(tensor=8), "copied", FP32),
+    "tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32),
+    "experts, tensor 4": (MODELS["mixtral"], Mesh(tensor=4), "copied", FP32),
+    "latent attention, tensor 4": (MODELS["deepseek"], Mesh(tensor=4), "copied", FP32),
+}
+NARROW: dict[str, Case] = {
+    "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),
+    "int8 cache, tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32 | {"kv": "int8"}),
+}
+ALL = FAMILIES | LAYOUTS | NARROW
+
+
+def forward(case: Case) -> PagedForward:
+    """On as many devices as the mesh of a case has."""
+    config, mesh, kv, dtypes = case
+    layout = ServeLayout(mesh=mesh, kv=kv)
+    devices = np.array(jax.devices()[: mesh.n_chips])
+    on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
+    table = Table(rules=serve_rules(layout), mesh=on)
+    job = Serve(context=SEQ, **dtypes)
+    engine = EngineState(config=config, job=job, layout=layout, table=table, batch=1)
+    return PagedForward(engine=engine, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
+
+
+def distance(case: Case) -> dict[str, float]:
+    """Largest difference of a logit, and the root mean square of all."""
+    config = case[0]
+    paged = forward(case)
+    weights = init_weights(describe(config), jax.random.key(0), jnp.float32)
+    one_device = role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)
+    table = Table(rules={}, mesh=one_device)
+    whole = np.asarray(jax.jit(logits(config, table, SEQ, jnp.float32))(weights, tokens))
+    held = jax.jit(paged.engine.quantize_weights)(weights)
+    cache = paged.init_cache()
+    tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
+    run = jax.jit(paged.function(all_logits=True))
+    past = np.zeros(ROWS, np.int32)
+    differences = []
+    for sizes in PASSES:
+        new = np.minimum(sizes, SEQ - past).astype(np.int32)
+        chunk = np.zeros((ROWS, LONGEST), np.int32)
+        for row in range(ROWS):
+            chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
+        cache, got = run(held, cache, chunk, past, new, tables.astype(np.int32))
+        for row in range(ROWS):
+            read = np.asarray(got)[row, : new[row], : config.vocab]
+            differences.append(read - whole[row, past[row] : past[row] + new[row]])
+        past += new
+    together = np.concatenate(differences)
+    return {
+        "n": len(together),
+        "most": float(np.abs(together).max()),
+        "rms": float(np.sqrt((together**2).mean())),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: distance(ALL[name]) for name in sys.argv[1:] or ALL}))

@@ -1,0 +1,128 @@
+"""A small engine on one CPU device, and a plain greedy loop to hold it against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
+from shardwise.serve.engine import InferenceEngine
+from shardwise.serve.programs import Programs
+from shardwise.serve.request import Generation, Token
+from shardwise.simulate.limits import Limits
+from shardwise.strategy.mesh import Mesh
+from shardwise.strategy.serving_layout import ServeLayout
+from shardwise.workload import Serve
+from tests.unit.runtime.logits import logits
+
+MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=97)
+CONTEXT, BLOCKS, BLOCK_TOKENS, SEQUENCES, TOKENS = 64, 64, 4, 4, 16
+PATIENCE_S = 60
+FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
+
+
+def random_weights() -> Tree:
+    """Weights whose logits differ enough that rounding does not change the highest."""
+    return init_weights(describe(MODEL), jax.random.key(1), jnp.float32)
+
+
+def one_device() -> Table:
+    return Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1])))
+
+
+def programs() -> Programs:
+    state = EngineState(
+        config=MODEL,
+        job=Serve(context=CONTEXT, **FP32),
+        layout=ServeLayout(mesh=Mesh()),
+        table=one_device(),
+        batch=1,
+    )
+    return Programs(
+        forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
+        weights=random_weights(),
+        max_sequences=SEQUENCES,
+        max_tokens=TOKENS,
+        max_context=CONTEXT,
+    )
+
+
+@contextmanager
+def running(compiled: Programs, **limits: object) -> Iterator[InferenceEngine]:
+    """An engine with these limits, closed at the end."""
+    sizes = {
+        "n_blocks": BLOCKS,
+        "block_tokens": BLOCK_TOKENS,
+        "max_sequences": SEQUENCES,
+        "max_tokens": TOKENS,
+    }
+    engine = InferenceEngine(compiled, Limits(**(sizes | limits)))  # type: ignore[arg-type]
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+class Output:
+    """What an engine delivered for one request."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Token] = []
+        self._ended = threading.Event()
+
+    def deliver(self, token: Token) -> None:
+        assert not self._ended.is_set(), "a token after the end"
+        self.tokens.append(token)
+        if token.finish:
+            self._ended.set()
+
+    def wait(self) -> Output:
+        assert self._ended.wait(PATIENCE_S), "the request did not end"
+        return self
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens if token.id >= 0]
+
+    @property
+    def finish(self) -> str:
+        return self.tokens[-1].finish
+
+
+def generate(engine: InferenceEngine, generations: Iterable[Generation]) -> list[Output]:
+    """The outputs of requests that are submitted at once."""
+    outputs = []
+    for generation in generations:
+        outputs.append(Output())
+        engine.submit(generation, outputs[-1].deliver)
+    return [output.wait() for output in outputs]
+
+
+class Greedy:
+    """Continuations by forward passes over whole sequences."""
+
+    def __init__(self) -> None:
+        self._logits = jax.jit(logits(MODEL, one_device(), CONTEXT, jnp.float32))
+        self._weights = random_weights()
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits [T,V] of a sequence."""
+        padded = np.zeros((1, CONTEXT), np.int32)
+        padded[0, : len(tokens)] = tokens
+        return np.asarray(self._logits(self._weights, padded))[0, : len(tokens)]
+
+    def continuation(self, prompt: Sequence[int], n: int) -> list[int]:
+        tokens = list(prompt)
+        for _ in range(n):
+            tokens.append(int(self.logits(tokens)[-1].argmax()))
+        return tokens[len(prompt) :]
