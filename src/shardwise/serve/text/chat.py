@@ -78,13 +78,13 @@ class ChatTemplate:
                 "tools were given, and the chat template of this model takes none. Ask without "
                 'tools, or with "tool_choice": "none".'
             )
-        variables_by_name = {**self._special_tokens, **(variables or {})}
-        variables_by_name["messages"] = [self._message(message) for message in messages]
-        variables_by_name["tools"] = list(tools) or None
-        variables_by_name["documents"] = None
-        variables_by_name["add_generation_prompt"] = generation_prompt
+        context = {**self._special_tokens, **(variables or {})}
+        context["messages"] = [self._message(message) for message in messages]
+        context["tools"] = list(tools) or None
+        context["documents"] = None
+        context["add_generation_prompt"] = generation_prompt
         try:
-            return str(self._template.render(variables_by_name))
+            return str(self._template.render(context))
         except Exception as error:  # a program of somebody else, over what a client sent
             raise BadInput(
                 f"the chat template of this model does not take these messages: {error}"
