@@ -153,7 +153,7 @@ def _local(config: ModelConfig, options: EngineOptions, context: int) -> EngineS
     mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
     job = Serve(
         context=context,
-        weights=options.weights or compute,
+        weights=options.weights or config.checkpoint_dtype,
         kv=options.kv or compute,
         compute=compute,
     )

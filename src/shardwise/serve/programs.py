@@ -8,8 +8,11 @@ the host has read the tokens of the step before.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +25,9 @@ from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, draw
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.host_cache import HostCache
 from shardwise.serve.live import Live, changes_of, draw_of
+from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 Ints = NDArray[np.int32]
@@ -72,6 +77,7 @@ class Programs:
         max_sequences: the most rows of a batch.
         max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
+        n_host_blocks: blocks of host memory that keep what the cache evicts.
     """
 
     forward: PagedForward
@@ -79,6 +85,7 @@ class Programs:
     max_sequences: int
     max_tokens: int
     max_context: int
+    n_host_blocks: int = 0
     _cache: list[Tree] = field(init=False)
     _last_token_S: Array = field(init=False)
 
@@ -94,10 +101,15 @@ class Programs:
         options = {}
         if self.forward.by_layer:
             options = cpu_rows.compiler_options()
-            self.weights = jax.jit(self.forward.weights_by_layer, donate_argnums=0)(self.weights)
+            self.weights = jax.jit(self.forward.weights_by_layer)(self.weights)
         run = functools.partial(_run, self.forward)
         self._run = jax.jit(run, donate_argnums=(1,), compiler_options=options)
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
+        self._compiled: dict[tuple[int, int], Callable[..., tuple[list[Tree], Array]]] = {}
+        self._host_cache: HostCache | None = None
+        if self.n_host_blocks:
+            n_blocks = self.forward.n_blocks
+            self._host_cache = HostCache(self._cache, n_blocks, self.n_host_blocks)
 
     @property
     def n_slots(self) -> int:
@@ -125,18 +137,28 @@ class Programs:
                     yield n_rows, length
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Compile all programs, by running them on empty rows.
+        """Compile all programs, several at a time.
 
         Args:
             progress: called with the number of compiled programs and of all.
         """
         shapes = list(self.shapes())
-        for i, (n_rows, length) in enumerate(shapes):
-            progress(i, len(shapes))
-            logits_BV = self._forward([], n_rows, length)
+        progress(0, len(shapes))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            lowered = [self._run.lower(*self._arguments([], *shape)) for shape in shapes]
+            compiled = pool.map(lambda program: program.compile(), lowered)
+            for i, (shape, program) in enumerate(zip(shapes, compiled, strict=True)):
+                self._compiled[shape] = program
+                progress(i + 1, len(shapes))
+        for n_rows in self.batch_sizes():
+            logits_BV = self._forward([], n_rows, 1)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
-        progress(len(shapes), len(shapes))
+
+    def copy_blocks(self, copies: Copies) -> None:
+        """Run the copies between the cache and host memory that precede a pass."""
+        if self._host_cache is not None:
+            self._cache = self._host_cache.copy(self._cache, copies)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
@@ -172,6 +194,13 @@ class Programs:
         return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
 
     def _forward(self, rows: Sequence[Row], n_rows: int, length: int) -> Array:
+        """Run the program of a shape; return logits_BV."""
+        run = self._compiled.get((n_rows, length), self._run)
+        self._cache, logits_BV = run(*self._arguments(rows, n_rows, length))
+        return logits_BV
+
+    def _arguments(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Any, ...]:
+        """The arguments of `_run` after the forward pass, for rows padded to a shape."""
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
@@ -185,18 +214,8 @@ class Programs:
             past_B[i] = row.past
             new_B[i] = row.n_new
             tables_BM[i, : len(row.table)] = row.table
-        self._cache, logits_BV = self._run(
-            self.weights,
-            self._cache,
-            self._last_token_S,
-            tokens_BT,
-            slot_B,
-            is_from_slot_B,
-            past_B,
-            new_B,
-            tables_BM,
-        )
-        return logits_BV
+        batch = (tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM)
+        return (self.weights, self._cache, self._last_token_S, *batch)
 
     def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
         """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
