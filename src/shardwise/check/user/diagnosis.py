@@ -12,7 +12,7 @@ from shardwise.check.hlo.replication import replication
 from shardwise.check.hlo.reshards import needless_moves
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import padded_hbm_bytes
-from shardwise.check.hlo.updates import copied_arguments, unaliased_updates
+from shardwise.check.hlo.updates import ArgumentUpdates, argument_updates
 from shardwise.check.user.fault import (
     COPIES_SHARE,
     FLOPS_SHARE,
@@ -39,24 +39,25 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
         replication=replication(program.module, compiled.mesh),
         memory_bytes=compiled.target.memory_bytes or ASSUMED_MEMORY_BYTES,
     )
+    updates = argument_updates(program.module)
     moves = needless_moves(program.module, program.collectives, evidence.replication)
     faults = [
         *whole_arguments(evidence),
         *whole_activation(evidence, moves),
         *_reshards_in_loops(evidence, moves),
         *_fp32_products(evidence),
-        *_undonated(evidence),
-        *_copied_arguments(evidence),
+        *_undonated(evidence, updates),
+        *_copied_arguments(evidence, updates),
     ]
     if not any(fault.kind.startswith("whole") for fault in faults):
         faults += repeated_work(evidence)
     return tuple(faults)
 
 
-def _undonated(evidence: Evidence) -> Iterator[Fault]:
+def _undonated(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
     """Yield a fault if arguments are returned updated, but not donated."""
     sizes = {}
-    for parameter in unaliased_updates(evidence.module):
+    for parameter in updates.unaliased():
         sizes[parameter.op_name] = padded_hbm_bytes(evidence.module, parameter.shapes)
     n_bytes = sum(sizes.values())
     share = n_bytes / evidence.memory_bytes
@@ -65,13 +66,13 @@ def _undonated(evidence: Evidence) -> Iterator[Fault]:
         yield Fault(kind="not donated", subject=argument_names(names), bytes=n_bytes, share=share)
 
 
-def _copied_arguments(evidence: Evidence) -> Iterator[Fault]:
+def _copied_arguments(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
     """Yield a fault if copies of whole arguments take a noticeable share of the HBM traffic."""
     ops = {(op.computation, op.instruction.name): op for op in evidence.program.ops}
     names = []
     n_bytes = 0.0
     traffic = 0.0
-    for computation, copy, argument in copied_arguments(evidence.module):
+    for computation, copy, argument in updates.copies():
         op = ops.get((computation, copy.name))
         size = padded_hbm_bytes(evidence.module, copy.shapes)
         if op and size >= MEMORY_SHARE * evidence.memory_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from shardwise.check.compiled_costs import AnalyzedProgram
 from shardwise.check.hlo.costs import instructions_inside, product_flops
 from shardwise.check.hlo.replication import Replication
 from shardwise.check.hlo.shape import Shape
-from shardwise.check.hlo.sharding import sharded_axes
+from shardwise.check.hlo.sharding import AxesByDim
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.source_line import SourceLine
 
@@ -24,6 +25,7 @@ FLOPS_SHARE = 0.05
 TRAFFIC_SHARE = 0.05
 COPIES_SHARE = 0.2  # of the HBM traffic; compilers copy some arrays of every program
 
+DimSizes = tuple[tuple[int, int], ...]  # for each dim of an array, its size on a chip and in all
 
 # A leaf of an argument of a function that was wrapped: `args[0]['w']`.
 _UNNAMED = re.compile(r"(?:args|arrays)\[(\d+)\]")
@@ -74,7 +76,7 @@ class Place(TypedDict):
     sources: tuple[SourceLine, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """A compiled program, and what follows from it.
 
@@ -102,6 +104,29 @@ class Evidence:
     def mesh(self) -> dict[str, int]:
         """Mesh axis -> size, of the axes with several devices."""
         return {axis: size for axis, size in self.program.compiled.mesh.items() if size > 1}
+
+    @functools.cached_property
+    def arguments(self) -> tuple[Instruction, ...]:
+        """The program's arguments, by number."""
+        return self.module.entry_computation.parameters
+
+    @property
+    def argument_axes(self) -> tuple[AxesByDim | None, ...]:
+        """The mesh axes that shard each dim of each argument; None if unknown."""
+        return self.replication.origins.argument_axes
+
+    @functools.cached_property
+    def argument_dims(self) -> tuple[DimSizes, ...]:
+        """The dims of arguments and of their layers: sizes on a chip and in all, sorted."""
+        distinct: dict[DimSizes, None] = {}
+        for parameter, axes in zip(self.arguments, self.argument_axes, strict=True):
+            local = parameter.shapes[0].dims
+            sizes = []
+            for dim, dim_axes in zip(local, axes or ((),) * len(local), strict=True):
+                sizes.append((dim, dim * self.n_chips(dim_axes)))
+            for dims in (sizes, sizes[1:]):
+                distinct[tuple(sorted(pair for pair in dims if pair[1] > 1))] = None
+        return tuple(distinct)
 
     def n_chips(self, axes: Iterable[str]) -> int:
         """Devices along some mesh axes."""
@@ -146,18 +171,11 @@ class Evidence:
     def _resembles_argument(self, shape: Shape) -> bool:
         """Whether an array has the dims of an argument or of one of its layers, up to sharding."""
         dims = sorted(dim for dim in shape.dims if dim > 1)
-        mesh = self.program.compiled.mesh
-        for parameter in self.module.entry_computation.parameters:
-            local = parameter.shapes[0].dims
-            axes = sharded_axes(parameter.attributes, len(local), mesh) or ((),) * len(local)
-            whole = [dim * self.n_chips(a) for dim, a in zip(local, axes, strict=True)]
-            pairs = list(zip(local, whole, strict=True))
-            for candidate in (pairs, pairs[1:]):
-                sizes = sorted(pair for pair in candidate if pair[1] > 1)
-                if len(sizes) == len(dims) > 1 and all(
-                    low <= dim <= high for dim, (low, high) in zip(dims, sizes, strict=True)
-                ):
-                    return True
+        for sizes in self.argument_dims:
+            if len(sizes) == len(dims) > 1 and all(
+                low <= dim <= high for dim, (low, high) in zip(dims, sizes, strict=True)
+            ):
+                return True
         return False
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.costs import ScheduledOp
-from shardwise.check.hlo.sharding import sharded_axes
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import FREE, padded_hbm_bytes
 from shardwise.check.user.fault import MEMORY_SHARE, Evidence, Fault, argument_names, show_shape
@@ -25,8 +24,7 @@ def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
     n_bytes = 0
     token_axes: set[str] = set()
     first_axes: set[str] = set()
-    for parameter in evidence.module.entry_computation.parameters:
-        axes = _axes_by_dim(evidence, parameter)
+    for parameter, axes in zip(evidence.arguments, evidence.argument_axes, strict=True):
         if axes is None:
             continue
         if _is_index(parameter):
@@ -57,7 +55,8 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
     batch is split over them, or though they are all chips and compute it by products. Gathers that
     a product needs do not count.
     """
-    batch_axes = _batch_axes(evidence)
+    batch = _batch_arguments(evidence)
+    batch_axes = frozenset[str]().union(*batch.values())
     collectives = evidence.program.collectives
     gathers = {_place(move) for move in collectives if move.kind == "all_gather"}
     starts = {(move.computation, move.instruction) for move in collectives if move.done}
@@ -75,7 +74,7 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
             continue
         computation = evidence.module.computations[op.computation]
         missing = evidence.missing_axes(computation, op.instruction.name)
-        is_whole = bool(batch_axes) and batch_axes <= missing and _reads_batch(evidence, op)
+        is_whole = bool(batch_axes) and batch_axes <= missing and _reads_any(evidence, op, batch)
         is_repeated = op.flops > 0 and missing == set(evidence.mesh)
         n_chips = evidence.n_chips(missing)
         if not (is_whole or is_repeated) or n_chips == 1:
@@ -119,11 +118,6 @@ def repeated_work(evidence: Evidence) -> Iterator[Fault]:
             )
 
 
-def _axes_by_dim(evidence: Evidence, parameter: Instruction) -> tuple[tuple[str, ...], ...] | None:
-    mesh = evidence.program.compiled.mesh
-    return sharded_axes(parameter.attributes, len(parameter.shapes[0].dims), mesh)
-
-
 def _is_index(parameter: Instruction) -> bool:
     """Whether an argument has indices, such as tokens; weights in int8 are none."""
     return parameter.shapes[0].dtype in _INDICES
@@ -136,8 +130,8 @@ def _batch_arguments(evidence: Evidence) -> dict[int, frozenset[str]]:
     """
     arguments = {}
     n_bytes = 0
-    for number, parameter in enumerate(evidence.module.entry_computation.parameters):
-        axes = _axes_by_dim(evidence, parameter)
+    for number, axes in enumerate(evidence.argument_axes):
+        parameter = evidence.arguments[number]
         if axes and axes[0] and _is_index(parameter):
             arguments[number] = frozenset(axes[0])
             n_bytes += parameter.bytes
@@ -145,15 +139,11 @@ def _batch_arguments(evidence: Evidence) -> dict[int, frozenset[str]]:
     return arguments if is_small else {}
 
 
-def _batch_axes(evidence: Evidence) -> frozenset[str]:
-    """The mesh axes that split the batch."""
-    return frozenset[str]().union(*_batch_arguments(evidence).values())
-
-
-def _reads_batch(evidence: Evidence, op: ScheduledOp) -> bool:
+def _reads_any(evidence: Evidence, op: ScheduledOp, numbers: Iterable[int]) -> bool:
+    """Whether an operation depends on any of the arguments with these numbers."""
     computation = evidence.module.computations[op.computation]
     arguments = evidence.replication.arguments(computation, op.instruction.name)
-    return bool(arguments & _batch_arguments(evidence).keys())
+    return not arguments.isdisjoint(numbers)
 
 
 def _place(move: Collective) -> tuple[str, str]:
