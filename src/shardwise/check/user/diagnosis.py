@@ -20,13 +20,14 @@ from shardwise.check.user.fault import (
     TRAFFIC_SHARE,
     Evidence,
     Fault,
-    argument_names,
+    add_bytes,
+    argument_of,
+    large_leaves,
     show_shape,
 )
 from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments
 
 ASSUMED_MEMORY_BYTES = 2**34  # of a device of which no public source says how much it has
-SMALL_SHARE = 0.01  # of the bytes that are not donated: arguments that are not named
 # Ends of op names of table lookups and of their gradients, which move tokens to the rows.
 _LOOKUPS = ("gather", "scatter-add", "scatter", "dynamic_slice")
 
@@ -56,14 +57,14 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
 
 def _undonated(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
     """Yield a fault if arguments are returned updated, but not donated."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for parameter in updates.unaliased():
-        sizes[parameter.op_name] = padded_hbm_bytes(evidence.module, parameter.shapes)
+        add_bytes(sizes, evidence, parameter)
     n_bytes = sum(sizes.values())
     share = n_bytes / evidence.memory_bytes
     if share >= MEMORY_SHARE:
-        names = [name for name, size in sizes.items() if size >= SMALL_SHARE * n_bytes]
-        yield Fault(kind="not donated", subject=argument_names(names), bytes=n_bytes, share=share)
+        names = tuple(dict.fromkeys(map(argument_of, large_leaves(sizes))))
+        yield Fault(kind="not donated", arguments=names, bytes=n_bytes, share=share)
 
 
 def _copied_arguments(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
@@ -83,7 +84,7 @@ def _copied_arguments(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[
     if share >= COPIES_SHARE:
         yield Fault(
             kind="copied arguments",
-            subject=argument_names(names),
+            arguments=tuple(dict.fromkeys(map(argument_of, names))),
             bytes=int(n_bytes),
             share=share,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -16,6 +16,7 @@ from shardwise.check.hlo.replication import Replication
 from shardwise.check.hlo.shape import Shape
 from shardwise.check.hlo.sharding import AxesByDim
 from shardwise.check.hlo.text import Computation, Instruction, Module
+from shardwise.check.hlo.traffic import padded_hbm_bytes
 from shardwise.check.source_line import SourceLine
 
 # The smallest share of a chip's memory, of the program's peak, FLOPs or traffic that is a fault.
@@ -24,6 +25,8 @@ PEAK_SHARE = 0.05
 FLOPS_SHARE = 0.05
 TRAFFIC_SHARE = 0.05
 COPIES_SHARE = 0.2  # of the HBM traffic; compilers copy some arrays of every program
+
+SMALL_SHARE = 0.01  # of the bytes of the largest leaf: leaves that are not named
 
 DimSizes = tuple[tuple[int, int], ...]  # for each dim of an array, its size on a chip and in all
 
@@ -38,7 +41,9 @@ class Fault:
     Args:
         kind: `whole arguments`, `whole activation`, `gathered whole`, `repeated work`,
             `reshard in a loop`, `fp32 product`, `not donated` or `copied arguments`.
-        subject: names of arguments, or the shape of an array, such as `bf16[64,1024]`.
+        subject: the shape of an array, such as `bf16[64,1024]`; "" for faults of arguments.
+        arguments: names of arguments of the function, or of leaves of one, such as `w['up']`; the
+            number of an argument that has no name.
         scope: the name scope of the operation; "" if it has none.
         sources: line of the operation, and the line that called it.
         axes: mesh axes over which chips hold or compute the same, or over which data is moved.
@@ -51,6 +56,7 @@ class Fault:
 
     kind: str
     subject: str = ""
+    arguments: tuple[str | int, ...] = ()
     scope: str = ""
     sources: tuple[SourceLine, ...] = ()
     axes: tuple[str, ...] = ()
@@ -185,14 +191,26 @@ def show_shape(shape: Shape) -> str:
     return f"{dtype}[{','.join(map(str, shape.dims))}]"
 
 
-def argument_names(names: Iterable[str]) -> str:
-    """The arguments of the function to which the leaves belong: `w and mu` for `w['up']`, ...
+def add_bytes(sizes: dict[str, int], evidence: Evidence, parameter: Instruction) -> None:
+    """Add the bytes of an argument to those of its name; programs may have lost the names."""
+    n_bytes = padded_hbm_bytes(evidence.module, parameter.shapes)
+    sizes[parameter.op_name] = sizes.get(parameter.op_name, 0) + n_bytes
 
-    An argument without a name is `argument 0`.
+
+def large_leaves(sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The leaves that are not small beside the largest.
+
+    Args:
+        sizes: name of a leaf -> its bytes.
     """
-    roots: dict[str, None] = {}
-    for name in names:
-        unnamed = _UNNAMED.match(name)
-        roots[f"argument {unnamed[1]}" if unnamed else re.split(r"[\[.]", name)[0]] = None
-    *others, last = roots
-    return f"{', '.join(others)} and {last}" if others else last
+    least = SMALL_SHARE * max(sizes.values())
+    return tuple(leaf for leaf, n_bytes in sizes.items() if n_bytes >= least)
+
+
+def argument_of(leaf: str) -> str | int:
+    """The argument of the function to which a leaf belongs: `w` for `w['up']`.
+
+    Of an argument without a name it is the number.
+    """
+    unnamed = _UNNAMED.match(leaf)
+    return int(unnamed[1]) if unnamed else re.split(r"[\[.]", leaf)[0]

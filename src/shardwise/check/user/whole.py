@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.costs import ScheduledOp
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import FREE, padded_hbm_bytes
-from shardwise.check.user.fault import MEMORY_SHARE, Evidence, Fault, argument_names, show_shape
+from shardwise.check.user.fault import (
+    MEMORY_SHARE,
+    Evidence,
+    Fault,
+    add_bytes,
+    argument_of,
+    large_leaves,
+    show_shape,
+)
 
 # Data parallelism holds all weights on every chip on purpose, and may as long as they are small.
 DATA_PARALLEL_SHARE = 0.2
 REPEATED_SHARE = 0.1  # of the FLOPs of a chip
 TOKENS_SHARE = 0.02  # of the bytes of all arguments: what tokens take at most
+MAX_LEAVES = 3  # of one argument that are named
 _INDICES = ("s32", "u32", "s64", "u64", "pred")
 _MOVES = ("copy", "custom-call", "all-gather-start")
 
 
 def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault if arguments are split over no axis: many, or fewer if it is not on purpose."""
-    names = []
-    n_bytes = 0
+    sizes: dict[str, int] = {}
     token_axes: set[str] = set()
     first_axes: set[str] = set()
     for parameter, axes in zip(evidence.arguments, evidence.argument_axes, strict=True):
@@ -31,21 +39,37 @@ def whole_arguments(evidence: Evidence) -> Iterator[Fault]:
             token_axes.update(*axes)
             continue
         if not any(axes):
-            names.append(parameter.op_name)
-            n_bytes += padded_hbm_bytes(evidence.module, parameter.shapes)
+            add_bytes(sizes, evidence, parameter)
         first_axes.update(*axes[:1])
+    n_bytes = sum(sizes.values())
     share = n_bytes / evidence.memory_bytes
     is_data_parallel = (token_axes or first_axes) >= set(evidence.mesh)
     limit = DATA_PARALLEL_SHARE if is_data_parallel else MEMORY_SHARE
     if evidence.mesh and share >= limit:
         yield Fault(
             kind="whole arguments",
-            subject=argument_names(names),
+            arguments=names_of_leaves(sizes),
             axes=tuple(evidence.mesh),
             n_chips=evidence.n_chips(evidence.mesh),
             bytes=n_bytes,
             share=share,
         )
+
+
+def names_of_leaves(sizes: Mapping[str, int]) -> tuple[str | int, ...]:
+    """The large leaves of each argument; the argument itself if they are many or have no names.
+
+    Args:
+        sizes: name of a leaf -> its bytes.
+    """
+    leaves: dict[str | int, list[str]] = {}
+    for leaf in large_leaves(sizes):
+        leaves.setdefault(argument_of(leaf), []).append(leaf)
+    names: list[str | int] = []
+    for argument, large in leaves.items():
+        has_names = isinstance(argument, str) and len(large) <= MAX_LEAVES
+        names += large if has_names else [argument]
+    return tuple(names)
 
 
 def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator[Fault]:

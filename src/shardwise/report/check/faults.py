@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from shardwise import units
@@ -25,7 +26,7 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
     location = f" in {where}" if where else ""
     match fault.kind:
         case "whole arguments":
-            return f"Arguments are whole on {devices}: {size} of {fault.subject}."
+            return f"Arguments are whole on {devices}: {size} of {_arguments(fault)}."
         case "whole activation":
             return f"An activation is whole on {devices}: {fault.subject} ({size}){location}."
         case "gathered whole":
@@ -42,15 +43,15 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
         case "fp32 product":
             return f"An fp32 product of 16-bit inputs{location}: {share} of the FLOPs."
         case "copied arguments":
-            return f"Copied: {size} of {fault.subject}, {share} of the HBM traffic."
-    return f"Not donated: {size} of {fault.subject} may be reused in place."
+            return f"Copied: {size} of {_arguments(fault)}, {share} of the HBM traffic."
+    return f"Not donated: {size} of {_arguments(fault)} may be reused in place."
 
 
 def remedy(fault: Fault) -> str:
     """What may help."""
     match fault.kind:
         case "whole arguments":
-            return f"shard {fault.subject} over {' or '.join(fault.axes)}"
+            return f"shard {_arguments(fault)} over {' or '.join(fault.axes)}"
         case "whole activation" | "gathered whole":
             return "keep it split there, with jax.lax.with_sharding_constraint"
         case "repeated work":
@@ -64,12 +65,17 @@ def remedy(fault: Fault) -> str:
                 "carry it through the loop and update it in place, not as input and output of a "
                 "scan; order its dims as the products read them"
             )
-    names = fault.subject.replace(" and ", ", ").split(", ")
-    if names[0].startswith("argument "):
-        numbers = ", ".join(name.removeprefix("argument ") for name in names)
-        return f"jax.jit(..., donate_argnums=[{numbers}])"
-    quoted = ", ".join(f'"{name}"' for name in names)
-    return f"jax.jit(..., donate_argnames=[{quoted}])"
+    option = "donate_argnums" if isinstance(fault.arguments[0], int) else "donate_argnames"
+    return f"jax.jit(..., {option}={json.dumps(fault.arguments)})"
+
+
+def _arguments(fault: Fault) -> str:
+    """The arguments in words: `w, mu and argument 2`."""
+    names = []
+    for name in fault.arguments:
+        names.append(f"argument {name}" if isinstance(name, int) else name)
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def place(scope: str, sources: Sequence[SourceLine]) -> str:
