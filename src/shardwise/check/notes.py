@@ -14,6 +14,7 @@ from shardwise.check.compiling.result import (
     Timeout,
 )
 from shardwise.check.compiling.targets import Target
+from shardwise.check.source_line import SourceLine
 from shardwise.check.verdict import CompiledNumbers
 from shardwise.errors import BadInput, NoAnswer
 from shardwise.plan.schema.common import Operation
@@ -23,6 +24,19 @@ LESS_TO_COMPILE = "A training plan compiles faster with --layers 1,2, or --on a 
 # By `bench/timeline.py`, of published runs on TPUs.
 CYCLES_NOTE = "cycles are 12 to 38 % above published training steps, 34 to 120 % above decode"
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."
+
+# Stage of a compilation -> what the user's code has not done.
+STAGE_FAILURES = {
+    "building": "cannot be imported, or its arguments cannot be made",
+    "lowering": "cannot be traced with these arguments",
+}
+MAX_TEXT = 600  # characters of the message of JAX or a compiler that are repeated
+
+
+def located(problem: str, source: SourceLine | None, text: str) -> str:
+    """A problem, the line of the user's code that is at fault, and the message it comes with."""
+    place = f", at {source}" if source else ""
+    return f"{problem}{place}: {text[:MAX_TEXT]}"
 
 
 def compile_error(failure: Failure) -> NoAnswer:
@@ -45,7 +59,7 @@ def compile_error(failure: Failure) -> NoAnswer:
                 f"does when memory runs out: compile where more is free. {LESS_TO_COMPILE}"
             )
         case _:
-            text = f"the compiler failed ({type(failure).__name__}): {failure.text[:600]}"
+            text = f"the compiler failed ({type(failure).__name__}): {failure.text[:MAX_TEXT]}"
     return NoAnswer(text)
 
 

@@ -26,7 +26,14 @@ from shardwise.check.compiling.result import (
     ShardingError,
 )
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import GPU_NOTE, compile_error, memory_note, refuse_trace
+from shardwise.check.notes import (
+    GPU_NOTE,
+    STAGE_FAILURES,
+    compile_error,
+    located,
+    memory_note,
+    refuse_trace,
+)
 from shardwise.check.options import CompileOptions
 from shardwise.check.source_line import SourceLine
 from shardwise.check.user.api import compile_function, compile_named
@@ -35,12 +42,6 @@ from shardwise.check.user.fault import Fault
 from shardwise.check.verdict import CompiledNumbers, PeakArray
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
-
-# Stage of a compilation -> what the user's code has not done.
-_STAGE_FAILURES = {
-    "building": "cannot be imported, or its arguments cannot be made",
-    "lowering": "cannot be traced with these arguments",
-}
 
 MAX_OVERLAPPED = 3  # the largest number of overlapping scopes that a row lists
 
@@ -182,15 +183,11 @@ def _report(
 def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
     if isinstance(failure, ShardingError):
-        return BadSharding(f"{name} on {machine}{_place(failure.source)}: {failure.text[:600]}")
-    if isinstance(failure, OtherFailure) and failure.stage in _STAGE_FAILURES:
-        problem = _STAGE_FAILURES[failure.stage]
-        return BadInput(f"{name} {problem}{_place(failure.source)}: {failure.text[:600]}")
+        return BadSharding(located(f"{name} on {machine}", failure.source, failure.text))
+    if isinstance(failure, OtherFailure) and failure.stage in STAGE_FAILURES:
+        problem = f"{name} {STAGE_FAILURES[failure.stage]}"
+        return BadInput(located(problem, failure.source, failure.text))
     return compile_error(failure)
-
-
-def _place(source: SourceLine | None) -> str:
-    return f", at {source}" if source else ""
 
 
 def _program_report(

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.check.compiling.targets import Target
+from shardwise.check.notes import STAGE_FAILURES, located
 from shardwise.check.source_line import line_of_error
 from shardwise.check.user import meshes
 from shardwise.check.user.machine_view import show_machine
@@ -134,12 +135,8 @@ class UserFunction:
             with suppress(ValueError, RuntimeError):
                 return self._lower_exported(*target_args)
             if self.source is None:
-                line = line_of_error(refusal)
-                place = f", at {line}" if line else ""
-                raise BadSharding(
-                    f"the function cannot be traced with these arguments{place}: {refusal}",
-                    _NO_MESH,
-                )
+                problem = f"the function {STAGE_FAILURES['lowering']}"
+                raise BadSharding(located(problem, line_of_error(refusal), str(refusal)), _NO_MESH)
             raise refusal
 
     def _lower_in_context(self, *target_args: Any) -> jax.stages.Lowered:
