@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardwise import units
+from shardwise.check.array_names import user_scope
 from shardwise.check.compiling.result import (
     Failure,
     Killed,
     MemoryLimit,
     OutOfMemory,
     Timeout,
+    VmemOverflow,
 )
 from shardwise.check.compiling.targets import Target
 from shardwise.check.source_line import SourceLine
@@ -58,9 +60,28 @@ def compile_error(failure: Failure) -> NoAnswer:
                 f"the system killed the compiler's process while it was {failure.stage}, as it "
                 f"does when memory runs out: compile where more is free. {LESS_TO_COMPILE}"
             )
+        case VmemOverflow():
+            text = vmem_note(failure)
         case _:
             text = f"the compiler failed ({type(failure).__name__}): {failure.text[:MAX_TEXT]}"
     return NoAnswer(text)
+
+
+def vmem_note(failure: VmemOverflow) -> str:
+    """A sentence that says which operation takes too much VMEM, and what may help."""
+    name = "a Pallas kernel" if failure.is_kernel else "an operation"
+    scope = user_scope(failure.op_name)
+    where = f" in {scope}" if scope else ""
+    advice = ""
+    if failure.is_kernel:
+        advice = (
+            " Take smaller blocks or scratch, or raise the limit with "
+            "pltpu.CompilerParams(vmem_limit_bytes=...)."
+        )
+    return (
+        f"{name}{where} needs {units.show_gib(failure.required)} of VMEM, and may have "
+        f"{units.show_gib(failure.limit)}.{advice}"
+    )
 
 
 def refuse_trace(trace: str | Path | None, target: Target) -> None:

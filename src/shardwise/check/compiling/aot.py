@@ -235,6 +235,7 @@ def compile_lowered(
         compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}
     )
     compile_s = time.perf_counter() - start
+    has_refs = any(getattr(leaf, "is_ref", False) for leaf in jax.tree.leaves(program.args))
     return Compiled(
         name=program.name,
         target=target,
@@ -249,5 +250,6 @@ def compile_lowered(
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
         upcasts=upcast_products(lowered),
-        results=tuple(_result_arrays(lowered, executable)),
+        # JAX does not name the results of functions that update arrays in place.
+        results=() if has_refs else tuple(_result_arrays(lowered, executable)),
     )

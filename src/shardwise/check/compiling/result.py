@@ -197,11 +197,16 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmemOverflow:
-    """A kernel needs `required` bytes of VMEM, more than the `limit` of a TPU core."""
+    """An operation needs `required` bytes of VMEM, more than its `limit`.
 
-    required: int | None
-    limit: int | None
+    Args:
+        is_kernel: whether it is a Pallas kernel.
+    """
+
+    required: int
+    limit: int
     op_name: str
+    is_kernel: bool
     text: str
 
 

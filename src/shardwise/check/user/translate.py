@@ -196,7 +196,8 @@ def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
     """The shape of an array, sharded alike over another mesh; a leaf without a shape is unchanged.
 
     An array without a sharding gets the one that the function states for it, else is on every
-    device. Arrays in pinned host memory stay there.
+    device. Arrays in pinned host memory stay there,
+    and what the function updates in place, a `jax.Ref`, stays one.
     """
     if not is_array(leaf):
         return leaf
@@ -208,7 +209,13 @@ def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
         if sharding.memory_kind == "pinned_host":
             memory_kind = "pinned_host"
     target_sharding = NamedSharding(mesh, spec, memory_kind=memory_kind)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=target_sharding)
+    return jax.ShapeDtypeStruct(
+        leaf.shape,
+        leaf.dtype,
+        sharding=target_sharding,
+        weak_type=getattr(leaf, "weak_type", False),
+        is_ref=isinstance(leaf, jax.Ref) or getattr(leaf, "is_ref", False),
+    )
 
 
 def _plain(lowered: Any) -> jax.stages.Lowered:
