@@ -136,6 +136,7 @@ def _reshards_in_loops(evidence: Evidence, moves: Iterable[Collective]) -> Itera
             bytes=n_bytes,
             share=n_bytes / total,
             n_runs=largest.n_runs,
+            seconds=evidence.exposed_s(in_loops),
             scope=user_scope(largest.op_name),
             sources=largest.sources,
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TypedDict
 
 from shardwise.check.array_names import DTYPES, user_scope
 from shardwise.check.compiled_costs import AnalyzedProgram
+from shardwise.check.compiling.result import Constraint
+from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.costs import instructions_inside, product_flops
 from shardwise.check.hlo.replication import Replication
 from shardwise.check.hlo.shape import Shape
@@ -52,6 +54,10 @@ class Fault:
         share: fraction of the chip's memory, of its FLOPs, or of the bytes that it receives; for
             copies, of the bytes that it reads and writes in HBM.
         n_runs: how often the operation runs.
+        constraint: the line of the sharding constraint that causes it, and the line that called
+            that; () if none is known to.
+        seconds: of one run, at peak rates: of the work and the traffic that are needless; 0 if
+            that is not known.
     """
 
     kind: str
@@ -64,6 +70,8 @@ class Fault:
     bytes: int = 0
     share: float
     n_runs: int = 1
+    constraint: tuple[SourceLine, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,22 @@ class Evidence:
             "scope": user_scope(instruction.op_name),
             "sources": self.module.sources.lines_of(instruction.attributes),
         }
+
+    def constraint_on(self, instruction: Instruction, axes: Set[str]) -> Constraint | None:
+        """The sharding constraint that leaves the result of an operation whole along mesh axes."""
+        sources = self.module.sources.lines_of(instruction.attributes)
+        for constraint in self.program.compiled.constraints:
+            is_result = instruction.op_name.endswith(constraint.op_name)
+            if is_result and constraint.computed in sources and axes.isdisjoint(constraint.axes):
+                return constraint
+        return None
+
+    def exposed_s(self, collectives: Iterable[Collective]) -> float:
+        """Seconds of one run in which the chip waits for some collectives, by rooflines."""
+        timed = self.program.timings.get("roofline")
+        names = {collective.instruction for collective in collectives}
+        transfers = timed.timeline.transfers if timed else ()
+        return sum(transfer.exposed_s for transfer in transfers if transfer.name in names)
 
     def is_activation(self, computation: str, instruction: Instruction) -> bool:
         """Whether the result of an instruction is computed from several arguments.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.costs import ScheduledOp
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import FREE, padded_hbm_bytes
+from shardwise.check.source_line import SourceLine
 from shardwise.check.user.fault import (
     MEMORY_SHARE,
     Evidence,
     Fault,
+    Product,
     add_bytes,
     argument_of,
     large_leaves,
@@ -21,6 +24,7 @@ from shardwise.check.user.fault import (
 # Data parallelism holds all weights on every chip on purpose, and may as long as they are small.
 DATA_PARALLEL_SHARE = 0.2
 REPEATED_SHARE = 0.1  # of the FLOPs of a chip
+CONSTRAINED_SHARE = 0.05  # likewise, if a sharding constraint is the cause
 TOKENS_SHARE = 0.02  # of the bytes of all arguments: what tokens take at most
 MAX_LEAVES = 3  # of one argument that are named
 _INDICES = ("s32", "u32", "s64", "u64", "pred")
@@ -104,6 +108,7 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
         if not (is_whole or is_repeated) or n_chips == 1:
             continue
         if fault is None or (n_chips, n_bytes) > (fault.n_chips, fault.bytes):
+            constraint = evidence.constraint_on(op.instruction, missing)
             largest = max(op.instruction.shapes, key=lambda shape: shape.padded_bytes)
             fault = Fault(
                 kind="gathered whole" if key in gathers else "whole activation",
@@ -112,6 +117,7 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
                 n_chips=n_chips,
                 bytes=n_bytes,
                 share=share,
+                constraint=constraint.sources if constraint else (),
                 **evidence.place(op.instruction),
             )
     if fault:
@@ -120,26 +126,69 @@ def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator
 
 def repeated_work(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault if chips along some mesh axes compute the same products."""
-    flops: dict[frozenset[str], float] = {}
-    largest: dict[frozenset[str], tuple[float, Instruction]] = {}
+    repeated: dict[frozenset[str], list[Product]] = {}
     total = max(evidence.program.flops, 1.0)
     for product in evidence.products():
-        instruction = product.instruction
-        axes = evidence.missing_axes(product.computation, *instruction.operands[:2])
-        repeated = product.flops * (1 - 1 / evidence.n_chips(axes))
-        flops[axes] = flops.get(axes, 0.0) + repeated
-        if repeated > largest.get(axes, (0.0, instruction))[0]:
-            largest[axes] = (repeated, instruction)
-    for key, (_, instruction) in largest.items():
-        if flops[key] >= REPEATED_SHARE * total:
-            yield Fault(
-                kind="repeated work",
-                subject=show_shape(instruction.shapes[0]),
-                axes=tuple(axis for axis in evidence.mesh if axis in key),
-                n_chips=evidence.n_chips(key),
-                share=flops[key] / total,
-                **evidence.place(instruction),
-            )
+        axes = evidence.missing_axes(product.computation, *product.instruction.operands[:2])
+        flops = product.flops * (1 - 1 / evidence.n_chips(axes))
+        repeated.setdefault(axes, []).append(replace(product, flops=flops))
+    for axes, products in repeated.items():
+        constraint, constrained = _constrained(evidence, axes, products)
+        if _flops(constrained) >= CONSTRAINED_SHARE * total:
+            yield _repetition(evidence, axes, constrained, constraint)
+        elif axes and _flops(products) >= REPEATED_SHARE * total:
+            yield _repetition(evidence, axes, products, ())
+
+
+def _constrained(
+    evidence: Evidence, axes: frozenset[str], products: Iterable[Product]
+) -> tuple[tuple[SourceLine, ...], list[Product]]:
+    """The lines of the constraint by which most repeated FLOPs are repeated, and their products."""
+    by_constraint: dict[tuple[SourceLine, ...], list[Product]] = {}
+    for product in products:
+        constraint = evidence.constraint_on(product.instruction, axes)
+        if constraint:
+            by_constraint.setdefault(constraint.sources, []).append(product)
+    return max(by_constraint.items(), key=lambda item: _flops(item[1]), default=((), []))
+
+
+def _repetition(
+    evidence: Evidence,
+    axes: frozenset[str],
+    products: Iterable[Product],
+    constraint: tuple[SourceLine, ...],
+) -> Fault:
+    """The fault of products that chips along mesh axes repeat, and of what is gathered for them.
+
+    Args:
+        products: with the FLOPs that are repeated.
+    """
+    largest = max(products, key=lambda product: product.flops).instruction
+    op_names = {product.instruction.op_name for product in products}
+    gathers = []
+    for move in evidence.program.collectives:
+        is_along = bool(move.axes) and axes.issuperset(move.axes)
+        if is_along and move.kind == "all_gather" and move.op_name in op_names:
+            gathers.append(move)
+    flops = _flops(products)
+    seconds = 0.0
+    if evidence.program.flops_per_s:
+        seconds = flops / evidence.program.flops_per_s + evidence.exposed_s(gathers)
+    return Fault(
+        kind="repeated work",
+        subject=show_shape(largest.shapes[0]),
+        axes=tuple(axis for axis in evidence.mesh if axis in axes),
+        n_chips=evidence.n_chips(axes),
+        bytes=sum(move.received_bytes * move.n_runs for move in gathers),
+        share=flops / max(evidence.program.flops, 1.0),
+        seconds=seconds,
+        constraint=constraint,
+        **evidence.place(largest),
+    )
+
+
+def _flops(products: Iterable[Product]) -> float:
+    return sum(product.flops for product in products)
 
 
 def _is_index(parameter: Instruction) -> bool:

@@ -28,17 +28,27 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
         case "whole arguments":
             return f"Arguments are whole on {devices}: {size} of {_arguments(fault)}."
         case "whole activation":
-            return f"An activation is whole on {devices}: {fault.subject} ({size}){location}."
+            return (
+                f"An activation is whole on {devices}: {fault.subject} ({size}){location}"
+                f"{_cause(fault)}."
+            )
         case "gathered whole":
             return (
-                f"An activation is gathered whole on {devices}: {fault.subject} ({size}){location}."
+                f"An activation is gathered whole on {devices}: {fault.subject} ({size}){location}"
+                f"{_cause(fault)}."
             )
         case "repeated work":
+            if fault.constraint:
+                return (
+                    f"The constraint at {place('', fault.constraint)} keeps an array whole on "
+                    f"{devices}, which all compute it{location}: {share} of the FLOPs too much"
+                    f"{_cost(fault)}."
+                )
             return f"The same products are computed on {devices}: {share} of the FLOPs{location}."
         case "reshard in a loop":
             return (
                 f"A reshard inside a loop: {fault.subject}{location}, {fault.n_runs} times, "
-                f"{share} of the traffic."
+                f"{share} of the traffic{_cost(fault)}."
             )
         case "fp32 product":
             return f"An fp32 product of 16-bit inputs{location}: {share} of the FLOPs."
@@ -52,6 +62,8 @@ def remedy(fault: Fault) -> str:
     match fault.kind:
         case "whole arguments":
             return f"shard {_arguments(fault)} over {' or '.join(fault.axes)}"
+        case "whole activation" | "gathered whole" | "repeated work" if fault.constraint:
+            return f"split it over {' or '.join(fault.axes)} at {fault.constraint[0]}"
         case "whole activation" | "gathered whole":
             return "keep it split there, with jax.lax.with_sharding_constraint"
         case "repeated work":
@@ -67,6 +79,18 @@ def remedy(fault: Fault) -> str:
             )
     option = "donate_argnums" if isinstance(fault.arguments[0], int) else "donate_argnames"
     return f"jax.jit(..., {option}={json.dumps(fault.arguments)})"
+
+
+def _cause(fault: Fault) -> str:
+    return f", by the constraint at {place('', fault.constraint)}" if fault.constraint else ""
+
+
+def _cost(fault: Fault) -> str:
+    """Needless traffic and time of one run."""
+    gathered = ""
+    if fault.kind == "repeated work" and fault.bytes:
+        gathered = f" and {units.show_bytes(fault.bytes)} gathered for it"
+    return f"{gathered}, {units.show_seconds(fault.seconds)} a run" if fault.seconds else gathered
 
 
 def _arguments(fault: Fault) -> str:

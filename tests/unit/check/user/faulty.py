@@ -40,7 +40,18 @@ def update(*, donated: bool = True) -> Program:
     return jax.jit(step, donate_argnums=(0, 1) if donated else ()), args
 
 
-def mlp(*, fp32: bool = False, reshards: bool = False, replicated: bool = False) -> Program:
+def on_mesh(x: jax.Array, *axes: str | None) -> jax.Array:
+    """A helper that constrains a sharding, called from several lines."""
+    return lax.with_sharding_constraint(x, sharded(*axes))
+
+
+def mlp(
+    *,
+    fp32: bool = False,
+    reshards: bool = False,
+    replicated: bool = False,
+    hidden_is_whole: bool = False,
+) -> Program:
     """A scan over feed-forward layers, whose weights and hidden dim are split over `model`."""
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -49,13 +60,16 @@ def mlp(*, fp32: bool = False, reshards: bool = False, replicated: bool = False)
             if fp32:
                 h_BTF = x_BTD.astype(jnp.float32) @ up_DF.astype(jnp.float32)  # the fp32 product
             else:
-                h_BTF = x_BTD @ up_DF
+                h_BTF = x_BTD @ up_DF  # the hidden product
+            if hidden_is_whole:
+                h_BTF = on_mesh(h_BTF, "data", None, None)  # the wrong constraint
             h_BTF = jax.nn.gelu(h_BTF).astype(BF16)
-            h_BTF = lax.with_sharding_constraint(h_BTF, sharded("data", None, "model"))
+            if not hidden_is_whole:
+                h_BTF = on_mesh(h_BTF, "data", None, "model")
             if reshards:
                 h_BTF = 2 * lax.with_sharding_constraint(h_BTF, sharded("data", "model"))  # reshard
                 h_BTF = lax.with_sharding_constraint(h_BTF, sharded("data", None, "model"))
-            y_BTD = lax.with_sharding_constraint(h_BTF @ down_FD, sharded("data"))
+            y_BTD = on_mesh(h_BTF @ down_FD, "data")
             return x_BTD + y_BTD, None
 
     def forward(up_LDF: jax.Array, down_LFD: jax.Array, x_BTD: jax.Array) -> jax.Array:

@@ -34,6 +34,25 @@ PLACE = {"scope": "mlp", "sources": (SourceLine("nowhere/model.py", 20),)}
             "split one operand over model",
         ),
         (
+            Fault(
+                kind="repeated work", axes=("model",), n_chips=4, share=0.08, bytes=101 * 10**6,
+                seconds=0.003, constraint=(SourceLine("model.py", 22),), **PLACE
+            ),
+            "The constraint at model.py:22 keeps an array whole on the 4 chips along model, which "
+            "all compute it in mlp (model.py:20): 8% of the FLOPs too much and 101 MB gathered for "
+            "it, 3.00 ms a run.",
+            "split it over model at model.py:22",
+        ),
+        (
+            Fault(
+                kind="reshard in a loop", subject="all-to-all of bf16[8]", share=0.5, n_runs=4,
+                seconds=0.003, **PLACE
+            ),
+            "A reshard inside a loop: all-to-all of bf16[8] in mlp (model.py:20), 4 times, 50% of "
+            "the traffic, 3.00 ms a run.",
+            "the same sharding before and after",
+        ),
+        (
             Fault(kind="whole arguments", arguments=("w",), axes=("a", "b"), n_chips=16, share=0.5),
             "Arguments are whole on all 16 chips: 0 B of w.",
             "shard w over a or b",
