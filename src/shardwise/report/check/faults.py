@@ -98,8 +98,8 @@ def _arguments(fault: Fault) -> str:
     names = []
     for name in fault.arguments:
         names.append(f"argument {name}" if isinstance(name, int) else name)
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def place(scope: str, sources: Sequence[SourceLine]) -> str:

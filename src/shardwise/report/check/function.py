@@ -88,8 +88,9 @@ def _numbers(report: FunctionReport) -> Iterator[tuple[str, str]]:
 
 def _uncounted(kernels: Sequence[str]) -> str:
     names = ", ".join(kernels[:MAX_KERNELS])
-    more = f" and {len(kernels) - MAX_KERNELS} more" if len(kernels) > MAX_KERNELS else ""
-    return f"FLOPs of kernels that give no cost_estimate are not counted: {names}{more}"
+    if len(kernels) > MAX_KERNELS:
+        names += f" and {len(kernels) - MAX_KERNELS} more"
+    return f"FLOPs of kernels that give no cost_estimate are not counted: {names}"
 
 
 def _collective(row: CollectiveRow) -> tuple[str, ...]:
