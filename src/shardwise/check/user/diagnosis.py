@@ -25,7 +25,7 @@ from shardwise.check.user.fault import (
     large_leaves,
     show_shape,
 )
-from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments
+from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments, whole_batch
 
 ASSUMED_MEMORY_BYTES = 2**34  # of a device of which no public source says how much it has
 # Ends of op names of table lookups and of their gradients, which move tokens to the rows.
@@ -44,6 +44,7 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
     moves = needless_moves(program.module, program.collectives, evidence.replication)
     faults = [
         *whole_arguments(evidence),
+        *whole_batch(evidence),
         *whole_activation(evidence, moves),
         *_reshards_in_loops(evidence, moves),
         *_fp32_products(evidence),

@@ -41,8 +41,9 @@ class Fault:
     """Something that takes memory or time for nothing.
 
     Args:
-        kind: `whole arguments`, `whole activation`, `gathered whole`, `repeated work`,
-            `reshard in a loop`, `fp32 product`, `not donated` or `copied arguments`.
+        kind: `whole arguments`, `whole batch`, `whole activation`, `gathered whole`,
+            `repeated work`, `reshard in a loop`, `fp32 product`, `not donated` or
+            `copied arguments`.
         subject: the shape of an array, such as `bf16[64,1024]`; "" for faults of arguments.
         arguments: names of arguments of the function, or of leaves of one, such as `w['up']`; the
             number of an argument that has no name.

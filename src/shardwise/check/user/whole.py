@@ -12,6 +12,7 @@ from shardwise.check.hlo.traffic import FREE, padded_hbm_bytes
 from shardwise.check.source_line import SourceLine
 from shardwise.check.user.fault import (
     MEMORY_SHARE,
+    TRAFFIC_SHARE,
     Evidence,
     Fault,
     Product,
@@ -74,6 +75,42 @@ def names_of_leaves(sizes: Mapping[str, int]) -> tuple[str | int, ...]:
         has_names = isinstance(argument, str) and len(large) <= MAX_LEAVES
         names += large if has_names else [argument]
     return tuple(names)
+
+
+def whole_batch(evidence: Evidence) -> Iterator[Fault]:
+    """Yield a fault if a training step splits its batch over none of several mesh axes.
+
+    Its tokens are whole on every chip, and the forward pass sums activations along every axis: all
+    axes split weights only. Serving does this on purpose, and training over a single axis may.
+    """
+    tokens = {}
+    for parameter, axes in zip(evidence.arguments, evidence.argument_axes, strict=True):
+        if _is_index(parameter) and parameter.shapes[0].dims:
+            if axes is None or any(axes):
+                return
+            tokens[parameter.op_name] = parameter.bytes
+    is_small = sum(tokens.values()) <= TOKENS_SHARE * evidence.program.compiled.memory.arguments
+    if not tokens or not is_small or len(evidence.mesh) < 2:
+        return
+    total = 0
+    summed = dict.fromkeys(evidence.mesh, 0)
+    for move in evidence.program.collectives:
+        n_bytes = move.received_bytes * move.n_runs
+        total += n_bytes
+        is_forward = "jvp(" in move.op_name and "transpose(" not in move.op_name
+        if move.kind == "all_reduce" and is_forward:
+            for axis in summed.keys() & set(move.axes):
+                summed[axis] += n_bytes
+    share = sum(summed.values()) / max(total, 1)
+    if min(summed.values()) >= TRAFFIC_SHARE * total > 0:
+        yield Fault(
+            kind="whole batch",
+            arguments=names_of_leaves(tokens),
+            axes=tuple(evidence.mesh),
+            n_chips=evidence.n_chips(evidence.mesh),
+            bytes=sum(tokens.values()),
+            share=share,
+        )
 
 
 def whole_activation(evidence: Evidence, needless: list[Collective]) -> Iterator[Fault]:

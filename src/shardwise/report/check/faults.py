@@ -27,6 +27,11 @@ def sentence(fault: Fault, n_devices: int, device: str = "chip") -> str:
     match fault.kind:
         case "whole arguments":
             return f"Arguments are whole on {devices}: {size} of {_arguments(fault)}."
+        case "whole batch":
+            return (
+                f"The batch is whole on {devices}: no axis splits {_arguments(fault)}, and sums of "
+                f"activations over all axes are {share} of the traffic."
+            )
         case "whole activation":
             return (
                 f"An activation is whole on {devices}: {fault.subject} ({size}){location}"
@@ -62,6 +67,9 @@ def remedy(fault: Fault) -> str:
     match fault.kind:
         case "whole arguments":
             return f"shard {_arguments(fault)} over {' or '.join(fault.axes)}"
+        case "whole batch":
+            axes = " or ".join(fault.axes)
+            return f"shard {_arguments(fault)} over {axes}, and what is computed from it"
         case "whole activation" | "gathered whole" | "repeated work" if fault.constraint:
             return f"split it over {' or '.join(fault.axes)} at {fault.constraint[0]}"
         case "whole activation" | "gathered whole":

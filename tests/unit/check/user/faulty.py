@@ -99,14 +99,19 @@ def logits(*, whole: bool = False) -> Program:
     return jax.jit(loss), (w_DV, array((B, T, D), "data"), labels_BT)
 
 
-def model(*, batch_is_dropped: bool = False) -> Program:
-    """An embedding and layers, whose batch is split over `data`, as the weights are."""
+def model(
+    *, batch_is_dropped: bool = False, batch_is_whole: bool = False, trains: bool = False
+) -> Program:
+    """An embedding and layers, whose batch is split over `data`, as the weights are.
+
+    A batch that is whole is so from the beginning: no axis splits the tokens or what follows.
+    """
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         up_DF, down_FD = weights
         with jax.named_scope("mlp"):
             x_BTD = x_BTD + jax.nn.gelu(x_BTD @ up_DF) @ down_FD
-            if not batch_is_dropped:
+            if not (batch_is_dropped or batch_is_whole):
                 x_BTD = lax.with_sharding_constraint(x_BTD, sharded("data"))
             return x_BTD, None
 
@@ -115,7 +120,7 @@ def model(*, batch_is_dropped: bool = False) -> Program:
     ) -> jax.Array:
         with jax.named_scope("embed"):
             x_BTD = table_VD[tokens_BT]  # the lookup
-            on = sharded() if batch_is_dropped else sharded("data")
+            on = sharded() if batch_is_dropped or batch_is_whole else sharded("data")
             x_BTD = lax.with_sharding_constraint(x_BTD, on)
         x_BTD, _ = lax.scan(layer, x_BTD, (up_LDF, down_LFD))
         return jnp.mean(x_BTD.astype(jnp.float32))
@@ -123,8 +128,9 @@ def model(*, batch_is_dropped: bool = False) -> Program:
     table_VD = array((V, D), "model")
     up_LDF = array((L, D, F), None, "data", "model")
     down_LFD = array((L, F, D), None, "model", "data")
-    tokens_BT = array((B, T), "data", dtype=jnp.int32)
-    return jax.jit(forward), (table_VD, up_LDF, down_LFD, tokens_BT)
+    tokens_BT = array((B, T), None if batch_is_whole else "data", dtype=jnp.int32)
+    program = jax.grad(forward, argnums=(0, 1, 2)) if trains else forward
+    return jax.jit(program), (table_VD, up_LDF, down_LFD, tokens_BT)
 
 
 def decode(*, carried: bool = True, donated: bool = True) -> Program:

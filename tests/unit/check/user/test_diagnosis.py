@@ -151,6 +151,20 @@ def test_logits_that_are_whole_on_every_chip() -> None:
 
 
 @needs("tpu")
+def test_a_batch_that_no_axis_splits() -> None:
+    report = check(faulty.model(batch_is_whole=True, trains=True))
+    start = "The batch is whole on all 16 chips: no axis splits tokens_BT, and sums of activations"
+    assert answer(report).startswith(start)
+    assert report.faults[0].axes == ("data", "model")
+
+
+@needs("tpu")
+def test_serving_may_leave_the_batch_whole() -> None:
+    report = check(faulty.model(batch_is_whole=True))
+    assert "whole batch" not in {fault.kind for fault in report.faults}
+
+
+@needs("tpu")
 def test_a_batch_that_is_split_no_more() -> None:
     report = check(faulty.model(batch_is_dropped=True))
     start = "An activation is gathered whole on all 16 chips: bf16[64,1024,2048] (256 MiB) in embed"
