@@ -3,7 +3,8 @@
 The scheduler is that of the simulation. It counts tokens and does not need their values, so a pass
 is chosen and dispatched before the tokens of the pass before are read: while the device computes,
 the host delivers and prepares. What the host learns one pass late, that a sequence has ended, costs
-one token, which is dropped.
+one token, which is dropped. Drafts follow from the tokens: an engine with drafts reads each pass
+before it chooses the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.sampling import Drawn
+from shardwise.runtime.serving.sampling import Drawn, Verified
+from shardwise.serve.drafts import Drafter, with_drafts
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import (
@@ -39,13 +41,15 @@ from shardwise.simulate.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+COUNTS = ("prompt", "cached", "generated", "drafted", "accepted", "passes", "finished")
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
     """A batch whose tokens are drawn on the device, and not read yet."""
 
     batch: Sequence[Row]
-    drawn: Drawn
+    drawn: Drawn | Verified
 
 
 class InferenceEngine:
@@ -54,12 +58,17 @@ class InferenceEngine:
     Args:
         programs: the compiled programs, with weights and cache.
         limits: limits of the scheduler.
+        drafter: drafts as many tokens as a sequence may gain in a pass besides one; None for no
+            drafts.
     """
 
-    def __init__(self, programs: Programs, limits: Limits) -> None:
+    def __init__(
+        self, programs: Programs, limits: Limits, drafter: Drafter | None = None
+    ) -> None:
         self.max_context = programs.max_context
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs
+        self._drafter = drafter
         self._scheduler = Scheduler(limits)
         self._limits = limits
         self._live: dict[str, Live] = {}  # by id
@@ -69,7 +78,7 @@ class InferenceEngine:
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
         self._request_ids = itertools.count()
-        self._counts = dict.fromkeys(("prompt", "cached", "generated", "passes", "finished"), 0)
+        self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
         self._healthy = True
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -114,6 +123,8 @@ class InferenceEngine:
             passes=self._counts["passes"],
             finished=self._counts["finished"],
             healthy=self._healthy,
+            drafted_tokens=self._counts["drafted"],
+            accepted_tokens=self._counts["accepted"],
         )
 
     def close(self) -> None:
@@ -149,11 +160,14 @@ class InferenceEngine:
         before = self._dispatched
         self._dispatched = []
         if self._scheduler.has_work:
-            self._dispatched = self._dispatch(self._scheduler.schedule())
-            self._scheduler.advance()
+            scheduled = self._scheduler.schedule()
+            self._dispatched = self._dispatch(scheduled)
+            self._scheduler.advance(gained=self._gained(scheduled))
             self._counts["passes"] += 1
         for part in before:
             self._deliver(part)
+        if self._drafter is not None:
+            self._read()
 
     def _take_actions(self, wait: bool) -> None:
         """Run what other threads have posted."""
@@ -220,7 +234,9 @@ class InferenceEngine:
             tokens = live.tokens[chunk.past : stop]
             is_last = stop == chunk.sequence.prefill_target
             chunk_rows.append(self._row(chunk.sequence, chunk.past, tokens, is_last))
-        return [*self._run(decode_rows), *self._run(chunk_rows)]
+        if self._drafter is not None:
+            self._drafter.read_prompts(chunk_rows)
+        return [*self._decode(decode_rows), *self._run(chunk_rows)]
 
     def _release_slots_of_preempted(self) -> None:
         """Release the slots of sequences that have lost their blocks to others."""
@@ -235,6 +251,29 @@ class InferenceEngine:
             raise RuntimeError(f"request {live.generation.id} runs without a slot")
         table = self._scheduler.block_table(state)
         return Row(live=live, slot=live.slot, tokens=tokens, past=past, table=table, draws=draws)
+
+    def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:
+        """Run rows of sequences that decode, with drafts if there are any."""
+        if self._drafter is not None and rows:
+            rows = with_drafts(rows, self._drafter, self._limits.max_gain - 1)
+            n_drafted = sum(row.n_new - 1 for row in rows)
+            self._counts["drafted"] += n_drafted
+            if n_drafted:
+                return iter([Dispatched(rows, self._programs.verify(rows))])
+        return self._run(rows)
+
+    def _gained(self, scheduled: Pass) -> dict[SequenceState, int]:
+        """Wait for the number of tokens that each sequence has gained, if there are drafts."""
+        if self._drafter is None:
+            return {}
+        gained = dict.fromkeys(scheduled.decode, 1)
+        for part in self._dispatched:
+            if isinstance(part.drawn, Verified):
+                accepted_B = jax.device_get(part.drawn.accepted_B)
+                for row, n_accepted in zip(part.batch, accepted_B.tolist(), strict=False):
+                    gained[row.live.state] += n_accepted
+                    self._counts["accepted"] += n_accepted
+        return gained
 
     def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
         """Run rows in batches, and draw their next tokens."""
@@ -257,12 +296,23 @@ class InferenceEngine:
             live = row.live
             if not row.draws or live.ended:
                 continue
-            live.take(_token(drawn, i, live.generation.sampling.logprobs))
-            self._counts["generated"] += 1
-            if live.n_generated == 1:
+            if live.n_generated == 0:
                 self._counts["cached"] += live.state.hit_tokens
+            for token in _tokens(drawn, i, live.generation.sampling.logprobs):
+                if live.ended:
+                    break
+                live.take(token)
+                self._counts["generated"] += 1
             if live.ended:
                 self._forget(live)
+
+
+def _tokens(drawn: Drawn | Verified, row: int, n_top: int | None) -> list[Token]:
+    """The tokens of one row: the drawn one, and those after the accepted drafts."""
+    if isinstance(drawn, Drawn):
+        return [_token(drawn, row, n_top)]
+    next_K = drawn.next_BK[row, : drawn.accepted_B[row]]
+    return [_token(drawn.first, row, n_top), *(Token(id) for id in next_K.tolist())]
 
 
 def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:

@@ -18,7 +18,7 @@ ALL_BITS = 0xFFFFFFFF
 DRAW_DTYPES = (np.float32, np.int32, np.float32, np.float32, np.uint32, np.int32)  # as `Draw` has
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, weakref_slot=True, eq=False, kw_only=True)
 class Live:
     """A request that waits or runs.
 
@@ -46,6 +46,13 @@ class Live:
     def n_generated(self) -> int:
         """Number of tokens of the output, as far as the host has read it."""
         return len(self.tokens) - len(self.generation.prompt)
+
+    @property
+    def n_draftable(self) -> int:
+        """The most tokens that are of use as drafts for its next pass."""
+        if self.has_changes or self.generation.sampling.logprobs is not None:
+            return 0
+        return self.generation.max_tokens - self.n_generated - 1
 
     @property
     def is_greedy(self) -> bool:

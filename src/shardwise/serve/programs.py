@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
 from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, draw
+from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.live import Live, changes_of, draw_of
 
 Array = jax.Array
 Ints = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
 SHORTEST_CHUNK = 16  # tokens
@@ -71,6 +72,7 @@ class Programs:
         max_sequences: the most rows of a batch.
         max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
+        max_drafted: the most drafted tokens of a row; 0 for no drafts.
     """
 
     forward: PagedForward
@@ -78,6 +80,7 @@ class Programs:
     max_sequences: int
     max_tokens: int
     max_context: int
+    max_drafted: int = 0
     _cache: list[Tree] = field(init=False)
     _last_token_S: Array = field(init=False)
 
@@ -89,8 +92,10 @@ class Programs:
         # The slot after the last one belongs to padding.
         zeros = np.zeros(self.n_slots + 1, np.int32)
         self._last_token_S = jax.device_put(zeros, self._replicated)
-        self._run = jax.jit(functools.partial(_run, self.forward), donate_argnums=(1,))
+        run = functools.partial(_run, self.forward)
+        self._run = jax.jit(run, static_argnames="all_logits", donate_argnums=(1,))
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
+        self._verify = jax.jit(verify, static_argnames="n_top")
 
     @property
     def n_slots(self) -> int:
@@ -117,6 +122,12 @@ class Programs:
                 if self._is_compiled(n_rows, length):
                     yield n_rows, length
 
+    def verified_shapes(self) -> Iterator[tuple[int, int]]:
+        """The shapes (rows, drafted tokens of a row) of all programs that verify drafts."""
+        if self.max_drafted:
+            for n_rows in self.batch_sizes():
+                yield n_rows, self.max_drafted
+
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Compile all programs, by running them on empty rows.
 
@@ -124,12 +135,19 @@ class Programs:
             progress: called with the number of compiled programs and of all.
         """
         shapes = list(self.shapes())
+        verified_shapes = list(self.verified_shapes())
+        n_programs = len(shapes) + len(verified_shapes)
         for i, (n_rows, length) in enumerate(shapes):
-            progress(i, len(shapes))
+            progress(i, n_programs)
             logits_BV = self._forward([], n_rows, length)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+        for i, (n_rows, n_drafted) in enumerate(verified_shapes, len(shapes)):
+            progress(i, n_programs)
+            logits_BTV = self._forward([], n_rows, 1 + n_drafted, all_logits=True)
+            drafted_BK = np.zeros((n_rows, n_drafted), np.int32)
+            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
-        progress(len(shapes), len(shapes))
+        progress(n_programs, n_programs)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
@@ -153,8 +171,11 @@ class Programs:
 
         B may be larger than the batch: the rest is padding.
         """
-        n_rows = next(n for n in self.batch_sizes() if n >= len(batch))
-        return self._forward(batch, n_rows, self._length(batch[0]))
+        return self._forward(batch, self._n_rows(batch), self._length(batch[0]))
+
+    def _n_rows(self, batch: Sequence[Row]) -> int:
+        """The number of rows to which a batch is padded."""
+        return next(n for n in self.batch_sizes() if n >= len(batch))
 
     def _length(self, row: Row) -> int:
         """The number of new tokens to which a row is padded."""
@@ -164,7 +185,20 @@ class Programs:
         """Whether there is a program of this shape."""
         return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
 
-    def _forward(self, rows: Sequence[Row], n_rows: int, length: int) -> Array:
+    def _forward(
+        self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
+    ) -> Array:
+        self._cache, logits_BV = self._run(
+            self.weights,
+            self._cache,
+            self._last_token_S,
+            *self._arrays(rows, n_rows, length),
+            all_logits=all_logits,
+        )
+        return logits_BV
+
+    def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
+        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
@@ -177,19 +211,9 @@ class Programs:
             is_from_slot_B[i] = not row.tokens
             past_B[i] = row.past
             new_B[i] = row.n_new
-            tables_BM[i, : len(row.table)] = row.table
-        self._cache, logits_BV = self._run(
-            self.weights,
-            self._cache,
-            self._last_token_S,
-            tokens_BT,
-            slot_B,
-            is_from_slot_B,
-            past_B,
-            new_B,
-            tables_BM,
-        )
-        return logits_BV
+            table = row.table[: self.table_width]
+            tables_BM[i, : len(table)] = table
+        return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
 
     def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
         """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
@@ -203,17 +227,39 @@ class Programs:
             if row.draws:
                 slot_B[i] = row.slot
         requests = [row.live for row in batch]
-        asked = [live.generation.sampling.logprobs for live in requests]
-        n_top = max((n for n in asked if n is not None), default=None)
         self._last_token_S, drawn = self._draw(
             logits_BV,
             self._last_token_S,
             slot_B,
             draw_of(requests, [row.length for row in batch], n_rows),
             changes_of(requests, n_rows, vocab),
-            n_top=n_top,
+            n_top=_n_top(requests),
         )
         return drawn
+
+    def verify(self, rows: Sequence[Row]) -> Verified:
+        """Run a forward pass over rows of a token and its drafts, and draw the tokens after each.
+
+        At most `max_sequences` rows; their slots are not used.
+        """
+        n_rows = self._n_rows(rows)
+        logits_BTV = self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
+        drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
+        n_drafted_B = np.zeros(n_rows, np.int32)
+        for i, row in enumerate(rows):
+            drafted = row.tokens[1:]
+            drafted_BK[i, : len(drafted)] = drafted
+            n_drafted_B[i] = len(drafted)
+        requests = [row.live for row in rows]
+        verified: Verified = self._verify(
+            logits_BTV,
+            drafted_BK,
+            n_drafted_B,
+            draw_of(requests, [row.past + 1 for row in rows], n_rows),
+            changes_of(requests, n_rows, logits_BTV.shape[-1]),
+            n_top=_n_top(requests),
+        )
+        return verified
 
 
 def _run(
@@ -227,11 +273,13 @@ def _run(
     past_B: Array,
     new_B: Array,
     tables_BM: Array,
+    all_logits: bool = False,
 ) -> tuple[list[Tree], Array]:
     """A forward pass whose rows of one token may take it from their slots."""
     first_B = jnp.where(is_from_slot_B, last_token_S[slot_B], tokens_BT[:, 0])
     tokens_BT = tokens_BT.at[:, 0].set(first_B)
-    return forward.function()(weights, cache, tokens_BT, past_B, new_B, tables_BM)
+    run = forward.function(all_logits=all_logits)
+    return run(weights, cache, tokens_BT, past_B, new_B, tables_BM)
 
 
 def _draw(
@@ -245,6 +293,12 @@ def _draw(
     """Draw tokens; return (last tokens of all slots, the drawn tokens)."""
     drawn = draw(logits_BV, how, changes, n_top)
     return last_token_S.at[slot_B].set(drawn.token_B), drawn
+
+
+def _n_top(requests: Sequence[Live]) -> int | None:
+    """Number of most probable tokens to report for a batch; None for no log-probabilities."""
+    asked = [live.generation.sampling.logprobs for live in requests]
+    return max((n for n in asked if n is not None), default=None)
 
 
 def _steps(first: int, last: int) -> list[int]:
