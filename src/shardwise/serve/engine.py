@@ -62,9 +62,7 @@ class InferenceEngine:
             drafts.
     """
 
-    def __init__(
-        self, programs: Programs, limits: Limits, drafter: Drafter | None = None
-    ) -> None:
+    def __init__(self, programs: Programs, limits: Limits, drafter: Drafter | None = None) -> None:
         self.max_context = programs.max_context
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs

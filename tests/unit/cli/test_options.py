@@ -27,6 +27,7 @@ HOMONYMS = {
     "--capacity": 2,
     "--context": 2,
     "--data": 3,
+    "--draft": 2,
     "--dtype": 4,
     "--fix": 2,
     "--kv": 2,

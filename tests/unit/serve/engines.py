@@ -41,9 +41,7 @@ def one_device() -> Table:
     return Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1])))
 
 
-def programs(
-    kind: type[Programs] = Programs, seed: int = 1, **settings: object
-) -> Programs:
+def programs(kind: type[Programs] = Programs, seed: int = 1, **settings: object) -> Programs:
     """Programs of the model with random weights."""
     state = EngineState(
         config=MODEL,
@@ -52,13 +50,11 @@ def programs(
         table=one_device(),
         batch=1,
     )
+    sizes = {"max_sequences": SEQUENCES, "max_tokens": TOKENS, "max_context": CONTEXT}
     return kind(
         forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
         weights=random_weights(seed),
-        max_sequences=SEQUENCES,
-        max_tokens=TOKENS,
-        max_context=CONTEXT,
-        **settings,  # type: ignore[arg-type]
+        **(sizes | settings),  # type: ignore[arg-type]
     )
 
 

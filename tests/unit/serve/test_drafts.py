@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,13 +13,26 @@ import pytest
 from shardwise.runtime.serving.sampling import Draw, draw, verify
 from shardwise.serve.draft_model import DraftModel
 from shardwise.serve.drafts import Drafter, NgramDrafter, NgramIndex
+from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import LENGTH, STOP, Generation, Sampling
-from tests.unit.serve.engines import MODEL, Greedy, Output, generate, programs, running
+from shardwise.simulate.request import Request, SequenceState
+from tests.unit.serve.engines import (
+    BLOCK_TOKENS,
+    MODEL,
+    SEQUENCES,
+    TOKENS,
+    Greedy,
+    Output,
+    generate,
+    programs,
+    random_weights,
+    running,
+)
 
 DRAFTED = 3
 GREEDY = Sampling(temperature=0)
-NOISY = Sampling(temperature=1.2, top_k=40, top_p=0.95)
+NOISY = Sampling(temperature=1.2, top_k=40, top_p=0.95, seed=5)
 SCARCE: dict[str, object] = {"n_blocks": 18, "watermark": 0.0}
 
 
@@ -34,8 +48,8 @@ class Oracle(NgramDrafter):
         drafts = []
         for row, n in zip(rows, wanted, strict=True):
             tokens = row.live.tokens
-            text = next(text for text in self.texts if list(text[: len(tokens)]) == tokens)
-            drafted = list(text[len(tokens) : len(tokens) + n])
+            matches = (text for text in self.texts if list(text[: len(tokens)]) == tokens)
+            drafted = list(next(matches)[len(tokens) : len(tokens) + n]) if n else []
             self.n_proposed += 1
             if self.wrong and self.n_proposed % 2 and len(drafted) > 1:
                 drafted[1] = (drafted[1] + 1) % MODEL.vocab
@@ -43,9 +57,20 @@ class Oracle(NgramDrafter):
         return drafts
 
 
+class OneSize(Programs):
+    """Programs of one number of rows, which are compiled in less time than those of several."""
+
+    def batch_sizes(self) -> list[int]:
+        return [self.max_sequences]
+
+
+class OneSizeDraftModel(OneSize, DraftModel):
+    """A small model whose programs have one number of rows."""
+
+
 @pytest.fixture(scope="module")
 def compiled() -> Programs:
-    return programs(max_drafted=DRAFTED)
+    return programs(OneSize, max_drafted=DRAFTED, max_tokens=SEQUENCES * TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +79,8 @@ def plain() -> Greedy:
 
 
 @pytest.fixture(scope="module")
-def other_model() -> Programs:
-    return programs(DraftModel, seed=2, n_drafted=DRAFTED)
-
-
-@pytest.fixture(scope="module")
-def same_model() -> Programs:
-    return programs(DraftModel, n_drafted=DRAFTED)
+def small() -> Programs:
+    return programs(OneSizeDraftModel, n_drafted=DRAFTED, max_tokens=SEQUENCES * TOKENS)
 
 
 def prompts() -> list[tuple[int, ...]]:
@@ -94,40 +114,184 @@ def drafted_outputs(
     return outputs, {name: getattr(stats, name) for name in counts}
 
 
+def texts(plain: Greedy) -> list[list[int]]:
+    """The prompts with their continuations."""
+    return [[*prompt, *plain.continuation(prompt, 14)] for prompt in prompts()]
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_sequences": 1}, {"max_tokens": 5}, SCARCE], ids=str)
-@pytest.mark.parametrize("kind", ["ngram", "same_model", "other_model", "right", "wrong"])
+@pytest.mark.parametrize("drafts", ["n-grams", "same model", "other model", "right", "wrong"])
 def test_greedy_outputs_are_those_of_a_plain_loop(
-    compiled: Programs,
-    plain: Greedy,
-    kind: str,
-    limits: dict[str, object],
-    request: pytest.FixtureRequest,
+    compiled: Programs, plain: Greedy, small: DraftModel, drafts: str, limits: dict[str, object]
 ) -> None:
-    asked = requests()
-    expected = [plain.continuation(prompt, 14) for prompt in prompts()]
-    texts = [(*prompt, *text) for prompt, text in zip(prompts(), expected, strict=True)]
-    drafter: Drafter
-    if kind == "ngram":
-        drafter = NgramDrafter()
-    elif kind in ("right", "wrong"):
-        drafter = Oracle(texts, kind == "wrong")
-    else:
-        drafter = request.getfixturevalue(kind)
-    outputs, counts = drafted_outputs(compiled, drafter, asked, **limits)
-    assert [output.ids for output in outputs] == expected
+    whole = texts(plain)
+    small.weights = random_weights(2 if drafts == "other model" else 1)
+    drafter = {
+        "n-grams": NgramDrafter(),
+        "right": Oracle(whole, wrong=False),
+        "wrong": Oracle(whole, wrong=True),
+    }.get(drafts, small)
+    outputs, counts = drafted_outputs(compiled, drafter, requests(), **limits)
+    assert [[*p, *o.ids] for p, o in zip(prompts(), outputs, strict=True)] == whole
     assert {output.finish for output in outputs} == {LENGTH}
     drafted, accepted = counts["drafted_tokens"], counts["accepted_tokens"]
-    if kind in ("right", "same_model"):
+    if drafts in ("right", "same model"):
         assert accepted == drafted > 0
     else:
-        assert 0 < accepted < drafted or kind == "other_model"
+        assert accepted < drafted
+        assert accepted > 0 or drafts == "other model"
 
 
-def test_every_second_draft_is_wrong_in_its_middle(compiled: Programs, plain: Greedy) -> None:
+def test_drafted_and_accepted_tokens_are_counted(compiled: Programs, plain: Greedy) -> None:
     asked = requests()[1]
-    text = [*asked.prompt, *plain.continuation(asked.prompt, 14)]
-    drafter = Oracle([text], wrong=True)
-    (output,), counts = drafted_outputs(compiled, drafter, [asked])
-    assert output.ids == text[len(asked.prompt) :]
-    # The prompt gives 1 token; then drafts of 3 give 2, 4, 2, 4, and the last of 1 gives the rest.
-    print(counts)
+    _, counts = drafted_outputs(compiled, Oracle(texts(plain), wrong=True), [asked])
+    # Two passes over the prompt give a token; four drafts of 3, of which 1 and 3 are accepted in
+    # turns, give 2 and 4; the last token needs no draft.
+    assert counts == {"drafted_tokens": 12, "accepted_tokens": 8, "passes": 7}
+
+
+def test_an_output_ends_between_accepted_drafts(compiled: Programs, plain: Greedy) -> None:
+    asked = requests()[1]
+    whole = texts(plain)[1][len(asked.prompt) :]
+    stops = [replace(asked, id=f"{i}", stop_tokens=frozenset([t])) for i, t in enumerate(whole)]
+    lengths = [replace(asked, id=f"{n} tokens", max_tokens=n) for n in range(1, 14)]
+    drafter = Oracle(texts(plain), wrong=False)
+    outputs, _ = drafted_outputs(compiled, drafter, [*stops, *lengths])
+    for request, output in zip([*stops, *lengths], outputs, strict=True):
+        n = request.max_tokens
+        for stop in request.stop_tokens:
+            n = whole.index(stop)
+        assert output.ids == whole[:n]
+        assert output.finish == (STOP if request.stop_tokens else LENGTH)
+
+
+@pytest.mark.parametrize("limits", [{}, SCARCE], ids=str)
+def test_seeded_draws_are_equal_with_and_without_drafts(
+    compiled: Programs, small: DraftModel, limits: dict[str, object]
+) -> None:
+    asked = requests(NOISY)
+    with running(compiled, **limits) as engine:
+        expected = [output.ids for output in generate(engine, asked)]
+    small.weights = random_weights()
+    for drafter in (NgramDrafter(), small):
+        outputs, counts = drafted_outputs(compiled, drafter, asked, **limits)
+        assert [output.ids for output in outputs] == expected
+    # A model with the same weights drafts the tokens that are drawn.
+    assert counts["accepted_tokens"] == counts["drafted_tokens"] > 0
+
+
+def test_requests_without_drafts_share_passes_with_those_that_have_them(
+    compiled: Programs, plain: Greedy
+) -> None:
+    penalty = Sampling(temperature=0, presence_penalty=0.7, frequency_penalty=0.4, logprobs=2)
+    asked = requests()
+    asked[2] = replace(asked[2], sampling=penalty)
+    with running(compiled) as engine:
+        (alone,) = generate(engine, [asked[2]])
+    outputs, counts = drafted_outputs(compiled, Oracle(texts(plain), wrong=False), asked)
+    assert outputs[2].ids == alone.ids
+    for token, expected in zip(outputs[2].tokens, alone.tokens, strict=True):
+        assert token.logprob == pytest.approx(expected.logprob, abs=1e-5)
+        assert [id for id, _ in token.top] == [id for id, _ in expected.top]
+    others = [i for i in range(len(asked)) if i != 2]
+    assert all([*asked[i].prompt, *outputs[i].ids] == texts(plain)[i] for i in others)
+    assert counts["accepted_tokens"] > 0
+
+
+def test_keys_and_values_of_refused_drafts_are_never_read(
+    compiled: Programs, plain: Greedy
+) -> None:
+    prompt, table = prompts()[1][:10], [3, 9, 5, 11, 2]
+    right = plain.continuation(prompt, 9)
+    wrong = [(token + 1) % MODEL.vocab for token in right]
+    live = Live(
+        generation=Generation(id="row", prompt=prompt, max_tokens=9, sampling=GREEDY),
+        deliver=lambda token: None,
+        state=SequenceState(Request(0, 0.0, len(prompt), 9)),
+        seed=0,
+    )
+
+    def verified(past: int, tokens: Sequence[int]) -> list[int]:
+        row = Row(live=live, slot=0, tokens=tokens, past=past, table=table)
+        drawn = compiled.verify([row])
+        return [
+            int(drawn.first.token_B[0]),
+            *drawn.next_BK[0, : drawn.accepted_B[0]].tolist(),
+        ]
+
+    def keys(position: int) -> np.ndarray:
+        block, slot = table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
+        return np.asarray(jax.tree.leaves(compiled._cache)[0][block, slot])
+
+    compiled.logits([Row(live=live, slot=0, tokens=prompt, past=0, table=table)])
+    assert verified(10, [right[0], *wrong[1:4]]) == right[1:2]
+    garbage = keys(11)
+    assert verified(11, right[1:5]) == right[2:6]
+    assert not np.allclose(keys(11), garbage)
+    assert verified(15, [right[5], right[6], wrong[7], right[8]]) == right[6:8]
+
+
+def test_the_next_two_tokens_have_the_distribution_of_the_model() -> None:
+    V, n = 5, 20_000
+    random = np.random.default_rng(0)
+    first_V, second_VV = (random.normal(size=shape).astype(np.float32) for shape in (V, (V, V)))
+    drafted_B = random.integers(0, V, n)
+    temperature = 0.8
+    fields = (temperature, 0, 1.0, 0.0)
+    dtypes = (jnp.float32, jnp.int32, jnp.float32, jnp.float32)
+    columns = [jnp.full(n, x, dtype) for x, dtype in zip(fields, dtypes, strict=True)]
+    how = Draw(*columns, jnp.arange(n, dtype=jnp.uint32), jnp.full(n, 7, jnp.int32))
+    logits_BTV = jnp.stack([jnp.broadcast_to(first_V, (n, V)), second_VV[drafted_B]], axis=1)
+    drawn = jax.jit(verify)(logits_BTV, drafted_B[:, None], jnp.ones(n, jnp.int32), how)
+    first_B = np.asarray(drawn.first.token_B)
+    # After a refused draft, the next pass draws the second token.
+    after = how._replace(position_B=how.position_B + 1)
+    plain_B = np.asarray(jax.jit(draw)(jnp.asarray(second_VV[first_B]), after).token_B)
+    accepted_B = np.asarray(drawn.accepted_B) == 1
+    assert (accepted_B == (first_B == drafted_B)).all()
+    second_B = np.where(accepted_B, np.asarray(drawn.next_BK)[:, 0], plain_B)
+    assert (second_B == plain_B).all()
+    p_V, p_VV = (
+        np.exp(x / temperature) / np.exp(x / temperature).sum(-1, keepdims=True)
+        for x in (first_V.astype(float), second_VV.astype(float))
+    )
+    expected_VV = n * p_V[:, None] * p_VV
+    counts_VV = np.zeros((V, V))
+    np.add.at(counts_VV, (first_B, second_B), 1)
+    chi_square = ((counts_VV - expected_VV) ** 2 / expected_VV).sum()
+    assert chi_square < 51.2  # exceeded once in a thousand with 24 degrees of freedom
+    assert accepted_B.mean() == pytest.approx(p_V[drafted_B].mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("vocab", [2, 4, 50])
+def test_n_grams_are_the_longest_match(vocab: int) -> None:
+    tokens = np.random.default_rng(vocab).integers(0, vocab, 60).tolist()
+    growing = NgramIndex()
+    for n in range(60):
+        text = tokens[:n]
+        drafted = growing.propose(text, 4)
+        assert drafted == NgramIndex().propose(text, 4)
+        lengths = {start: match_length(text, start) for start in range(max(0, n - 12), n)}
+        longest = max(lengths.values(), default=0)
+        if longest < 2:
+            assert not drafted or n > 12
+            continue
+        repeated = text + drafted
+        start = max(start for start in lengths if lengths[start] == longest)
+        if longest < 16 and not any(match_length(text, s) > longest for s in range(n - 12)):
+            assert drafted == [repeated[start + i] for i in range(4)]
+
+
+def match_length(text: Sequence[int], start: int) -> int:
+    """Number of tokens before `start` that equal the last ones."""
+    length = 0
+    while length < start and text[start - 1 - length] == text[-1 - length]:
+        length += 1
+    return length
+
+
+def test_short_texts_have_no_drafts() -> None:
+    for text in ([], [1], [1, 1], [1, 2, 3]):
+        assert NgramIndex().propose(text, 3) == []
+    assert NgramIndex().propose([1, 1, 1], 3) == [1, 1, 1]
+    assert NgramIndex().propose([5, 1, 2, 3, 5, 1], 0) == []
