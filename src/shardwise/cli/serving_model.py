@@ -99,8 +99,8 @@ def read_engine_options(words: EngineWords) -> EngineOptions:
     drafted = inputs.optional(units.parse_whole, words.drafted, "--drafted")
     if drafted is not None and not words.draft:
         inputs.refuse("--drafted needs --draft ngram, or --draft with a small model.")
-    if drafted is not None and not 1 <= drafted <= MOST_DRAFTED:
-        inputs.refuse(f"--drafted {drafted} is not between 1 and {MOST_DRAFTED}.")
+    if drafted is not None and drafted > MOST_DRAFTED:
+        inputs.refuse(f"--drafted {drafted:,} is more than the most, {MOST_DRAFTED}.")
     draft_model = None
     if words.draft not in ("", NGRAM):
         draft_model = inputs.read(find_model, words.draft)

@@ -30,6 +30,7 @@ BLOCK_TOKENS = 16
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass
+INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 PROBE = "A text by which two tokenizers are compared: 1234 + x_y."
 
@@ -84,12 +85,15 @@ def launched(
         raise BadInput(
             f"the plan is for {state.config.name}, and {model.source} has another model."
         )
-    state = replace(state, config=model.config, job=replace(_job(state.job), context=context))
+    models = [model]
+    states = [_state_of(model, state, context)]
+    if options.draft_model:
+        models.append(options.draft_model)
+        small = _drafting(model, options.draft_model, options, state)
+        states.append(_state_of(options.draft_model, small, context))
     progress("weights", 0, 1)
-    weights = _weights(model, state)
+    weights = [m.weights.load_for(s) for m, s in zip(models, states, strict=True)]
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
-    small = _drafting(model, options, context, list(state.table.mesh.jax_mesh.devices.flat))
-    states = [state, small] if small else [state]
     forwards = _forwards(states, sequences, context + options.drafted)
     pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
     sizes = {
@@ -97,26 +101,22 @@ def launched(
         "max_tokens": min(pass_tokens, max(context, sequences)),
         "max_context": context,
     }
-    programs = Programs(forward=forwards[0], weights=weights, max_drafted=options.drafted, **sizes)
+    n = options.drafted
+    programs = Programs(forward=forwards[0], weights=weights[0], max_drafted=n, **sizes)
     programs.compile(lambda done, total: progress("programs", done, total))
     drafter: Drafter | None = None
-    if small and options.draft_model:
-        drafter = DraftModel(
-            forward=forwards[1],
-            weights=_weights(options.draft_model, small),
-            n_drafted=options.drafted,
-            **sizes,
-        )
-    elif options.drafted:
+    if options.draft_model:
+        drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)
+    elif n:
         drafter = NgramDrafter()
     if drafter is not None:
         drafter.compile(lambda done, total: progress("drafts", done, total))
     limits = Limits(
         n_blocks=forwards[0].n_blocks,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=forwards[0].block_tokens,
         max_sequences=sequences,
         max_tokens=pass_tokens,
-        tokens_per_pass=1 + options.drafted,
+        tokens_per_pass=1 + n,
     )
     engine = InferenceEngine(programs, limits, drafter)
     try:
@@ -231,33 +231,32 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
     return replace(state, job=job)
 
 
+def _state_of(model: ServedModel, state: EngineState, context: int) -> EngineState:
+    """The engine of a model, for requests up to a context."""
+    job = replace(_job(state.job), context=context)
+    group = INT4_GROUP if job.weights == "int4" else None
+    return replace(state, config=model.config, job=job, group=group)
+
+
 def _drafting(
-    model: ServedModel, options: EngineOptions, context: int, devices: Sequence[Any]
-) -> EngineState | None:
-    """The engine of the model that drafts, on the devices of the large one; None without it.
+    model: ServedModel, small: ServedModel, options: EngineOptions, state: EngineState
+) -> EngineState:
+    """The engine of a model that drafts, on the devices of the large one.
+
+    Args:
+        state: engine of the large one.
 
     Raises:
         BadInput: the two models have different tokens.
     """
-    small = options.draft_model
-    if small is None:
-        return None
     tokens = [(m.tokenizer.vocab, m.tokenizer.encode(PROBE)) for m in (model, small)]
     if tokens[0] != tokens[1]:
         raise BadInput(
             f"{small.name} cannot draft for {model.name}: their tokenizers differ. Use --draft "
             "with a smaller model of the same family, or --draft ngram."
         )
-    return _local(small.config, options, context, devices)
-
-
-def _weights(model: ServedModel, state: EngineState) -> Any:
-    """The weights of a model in the dtypes of the engine, on its devices."""
-    import jax
-
-    weights = model.weights.load(state.table, state.activation_dtype)
-    shardings = jax.tree.map(lambda x: x.sharding, state.weight_shapes())
-    return jax.jit(state.quantize_weights, out_shardings=shardings, donate_argnums=0)(weights)
+    devices = list(state.table.mesh.jax_mesh.devices.flat)
+    return _local(small.config, options, state.job.context, devices)
 
 
 def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> list[PagedForward]:

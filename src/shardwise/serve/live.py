@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
-from shardwise.serve.request import LENGTH, STOP, Deliver, Generation, Token
+from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
 from shardwise.simulate.request import SequenceState
 
 FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
@@ -77,15 +78,19 @@ class Live:
         if token.id in generation.stop_tokens:
             self.end(STOP)
             return
+        finish = ""
+        if generation.mask is not None:
+            try:
+                generation.mask.advance(token.id)
+            except BadInput:
+                self.end(FAILED)
+                return
+            if generation.mask.complete:
+                finish = STOP
         self.tokens.append(token.id)
         self.counts[token.id] += 1
         if self.n_generated == 1:
             token = token._replace(cached=self.state.hit_tokens)
-        finish = ""
-        if generation.mask is not None:
-            generation.mask.advance(token.id)
-            if generation.mask.complete:
-                finish = STOP
         if not finish and self.n_generated == generation.max_tokens:
             finish = LENGTH
         self.ended = bool(finish)

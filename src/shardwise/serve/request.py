@@ -24,7 +24,11 @@ class TokenMask(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """Take the sampled token."""
+        """Take the sampled token.
+
+        Raises:
+            BadInput: the grammar does not allow it, or is too complex to go on.
+        """
         ...
 
     @property

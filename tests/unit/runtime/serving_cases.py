@@ -23,6 +23,7 @@ from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.serving.prefill import PrefillStep
 from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.quantized import Grouped, dequantized
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
@@ -53,16 +54,30 @@ ENGINES: dict[str, tuple[ModelConfig, Mesh, str, dict[str, str]]] = {
         {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
     ),
 }
+# Engines whose weights are quantized in groups: name -> (group, then as in `ENGINES`).
+GROUPED: dict[str, tuple[int, ModelConfig, Mesh, str, dict[str, str]]] = {
+    "int4, groups of 32": (32, MODEL, Mesh(), "copied", FP32 | {"weights": "int4"}),
+    "int4, groups of 128 on eight": (
+        128,
+        MODEL,
+        Mesh(tensor=8),
+        "batch",
+        FP32 | {"weights": "int4"},
+    ),
+    "int8, groups of 32 on two": (32, MODEL, Mesh(tensor=2), "copied", FP32 | {"weights": "int8"}),
+}
 
 
-def engine(model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str]) -> EngineState:
+def engine(
+    model: ModelConfig, mesh: Mesh, kv: str, dtypes: dict[str, str], group: int | None = None
+) -> EngineState:
     """On as many devices as its mesh has."""
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(model))
     table = Table(rules=serve_rules(layout), mesh=on)
     job = Serve(context=CONTEXT, **dtypes)
-    return EngineState(config=model, job=job, layout=layout, table=table, batch=BATCH)
+    return EngineState(config=model, job=job, layout=layout, table=table, batch=BATCH, group=group)
 
 
 def answers(
@@ -107,10 +122,25 @@ def answers(
 
 
 def apart(name: str) -> dict[str, float]:
-    """Largest and root mean square distance of logits from those of the plain forward pass."""
-    model, *rest = ENGINES[name]
+    """Largest and root mean square distance of logits from those of the plain forward pass.
+
+    For weights in groups, that pass has the numbers that they stand for.
+    """
+    group = None
+    if name in GROUPED:
+        group, *case = GROUPED[name]
+    else:
+        case = [*ENGINES[name]]
+    model = case[0]
     weights = init_weights(describe(model), jax.random.key(0), jnp.float32)
-    texts, logits, lengths = answers(engine(model, *rest), weights)
+    serving = engine(*case, group=group)
+    texts, logits, lengths = answers(serving, weights)
+    if group:
+        weights = jax.tree.map(
+            lambda w: dequantized(w, jnp.float32) if isinstance(w, Grouped) else w,
+            serving.quantize_weights(weights),
+            is_leaf=lambda w: isinstance(w, Grouped),
+        )
     outer = {k: np.asarray(v, np.float64) for k, v in weights["outer"].items()}
     layers = [
         {k: np.asarray(v[i], np.float64) for k, v in weights["layers"][0].items()}

@@ -221,7 +221,7 @@ def test_keys_and_values_of_refused_drafts_are_never_read(
 
     def keys(position: int) -> np.ndarray:
         block, slot = table[position // BLOCK_TOKENS], position % BLOCK_TOKENS
-        return np.asarray(jax.tree.leaves(compiled._cache)[0][block, slot])
+        return np.asarray(jax.tree.leaves(compiled._cache)[0][block, :, slot])
 
     compiled.logits([Row(live=live, slot=0, tokens=prompt, past=0, table=table)])
     assert verified(10, [right[0], *wrong[1:4]]) == right[1:2]

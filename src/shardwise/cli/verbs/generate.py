@@ -15,7 +15,7 @@ from shardwise.cli.options import argument, option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.cli.streams import write_answer
 from shardwise.errors import BadInput
-from shardwise.report.style import showable
+from shardwise.report.style import printable, showable
 from shardwise.serve.request import Sampling
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def run(
         ):
             pieces.append(piece)
             if not json:
-                write_answer(showable(_printable(piece), sys.stdout))
+                write_answer(showable(printable(piece), sys.stdout))
     result = GeneratedText(model=model, prompt=prompt, text="".join(pieces))
     # The text has been written already; what is left of it is the end of its line.
     return Answer(document=lambda: result, blocks=(), raw="\n", as_json=json)
@@ -121,11 +121,6 @@ def _sampling(
         top_p=1.0 if top_p is None else top_p,
         seed=seed,
     )
-
-
-def _printable(text: str) -> str:
-    """Text without commands to the terminal, which a model could generate."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _chat_tokens(texts: Texts, message: str) -> list[int]:

@@ -80,7 +80,7 @@ def _decode_pass(estimate: ServingEstimate) -> Reason:
         kv_s=kv_s,
         kv_bytes=memory.kv_cache,
         network_s=network_s,
-        software_s=pass_s - weights_s - kv_s - sum(network_s.values()),
+        software_s=max(0.0, pass_s - weights_s - kv_s - sum(network_s.values())),
     )
 
 

@@ -52,10 +52,9 @@ class PagedAttention:
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Compute o_BTNH, on the chips that have the cache of a head."""
         with jax.named_scope("cache.write"):
-            for name, x in (("k", k), ("v", v)):
-                new = kv_cache.to_cache(x, self.dtype)
-                written = paged_cache.write(self.cache[name], new, self.tokens, self.first_block)
-                self.cache = {**self.cache, name: written}
+            new = {name: kv_cache.to_cache(x, self.dtype) for name, x in (("k", k), ("v", v))}
+            platform = self.table.mesh.platform
+            self.cache = paged_cache.write(self.cache, new, self.tokens, self.first_block, platform)
         sinks_N = self._gathered(block.weight("sinks")) if a.sinks else None
         slopes_N = self._gathered(self._slopes(a)) if a.alibi else None
         with jax.named_scope("attn.exchange"):
@@ -63,11 +62,11 @@ class PagedAttention:
         with jax.named_scope("attn.caches"):
             o_BTNH = paged_cache.attend(
                 q_BTNH,
-                self.cache["k"],
-                self.cache["v"],
+                self.cache,
                 self.tokens,
                 self.first_block,
                 a,
+                platform,
                 sinks_N=sinks_N,
                 slopes_N=slopes_N,
             )

@@ -27,7 +27,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights import quantized
-from shardwise.runtime.weights.quantized import Scaled
+from shardwise.runtime.weights.quantized import Grouped, Scaled, dequantized
 
 Array = jax.Array
 
@@ -60,8 +60,8 @@ class BlockProducts:
         table: sharding rules on the mesh.
         terms: name -> term of `ops.layers`, a product of the block.
         weights: name -> (array of this layer, accumulator of its gradient, see `_gathered`). The
-            accumulator is None in serving, where the array may be `Scaled`, and where weights
-            themselves are differentiated.
+            accumulator is None in serving, where the array may be `Scaled` or `Grouped`, and where
+            weights themselves are differentiated.
         partitions: name of a weight -> how its copies share its update.
         precision: dtypes of the step.
         ring: ring of chips over which tokens travel during products; tokens are then in pieces
@@ -145,11 +145,18 @@ class BlockProducts:
                 array = self.table.apply(move, array)
         return array
 
-    def _fetched(self, w: Array | Scaled, moves: tuple[Move, ...]) -> Any:
-        """A weight without an accumulator, cast and moved; a `Scaled` one is returned unchanged."""
+    def _fetched(self, w: Array | Scaled | Grouped, moves: tuple[Move, ...]) -> Any:
+        """A weight without an accumulator, cast and moved; a `Scaled` one is returned unchanged.
+
+        A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
+        groups have different scales, so that it cannot be multiplied as it is.
+        """
         if isinstance(w, Scaled):
             return w
-        array = w.astype(self.precision.compute)
+        if isinstance(w, Grouped):
+            array = dequantized(w, self.precision.compute)
+        else:
+            array = w.astype(self.precision.compute)
         for move in moves:
             array = self.table.apply(move, array)
         return array

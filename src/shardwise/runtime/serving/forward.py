@@ -29,6 +29,9 @@ from shardwise.runtime.weights.quantized import Scaled, is_narrow
 
 Array = jax.Array
 
+BLOCK_TOKENS = 16
+LANES = 128  # of a TPU, see `kernels.paged`
+
 
 @dataclass(frozen=True, kw_only=True)
 class PagedForward:
@@ -45,11 +48,12 @@ class PagedForward:
     block_tokens: int
 
     def init_cache(self) -> list[Tree]:
-        """Make an empty cache: keys "k" and values "v" [L*P,O,K,H] of each stack of layers."""
+        """Make an empty cache: keys "k" and values "v" [L*P,K,O,H] of each stack of layers."""
         kv_dtype = dtype(self.engine.job.kv)
 
         def zeros(a: Attention, n_layers: int, width: int) -> CacheArray:
-            shape = (n_layers * self.n_blocks, self.block_tokens, cached_heads(a))
+            n_blocks = n_layers * self.n_blocks * self.engine.n_engines
+            shape = (n_blocks, cached_heads(a), self.block_tokens)
             values = jnp.zeros((*shape, width), kv_dtype)
             if is_narrow(kv_dtype):
                 return Scaled(values, jnp.zeros(shape, SCALE_DTYPE))
@@ -64,7 +68,7 @@ class PagedForward:
     def cache_specs(self) -> list[Tree]:
         """Partition specs of the cache."""
         kv = self.engine.kv
-        scale_spec = (None, kv.token_axes or None, kv.heads or None)
+        scale_spec = (*self.engine.row_spec, kv.heads or None, kv.token_axes or None)
         spec: Any = PartitionSpec(*scale_spec, None)
         if is_narrow(dtype(self.engine.job.kv)):
             spec = Scaled(spec, PartitionSpec(*scale_spec))  # type: ignore[arg-type]
@@ -81,6 +85,21 @@ class PagedForward:
         sharded: list[Tree] = jax.tree.map(with_sharding, shapes, self.cache_specs())
         return sharded
 
+    def batch_shapes(
+        self, n: int, n_tokens: int, n_blocks: int
+    ) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Shapes of `function`'s arguments after the cache.
+
+        Args:
+            n: number of sequences of each engine.
+            n_tokens: number of new tokens of each.
+            n_blocks: number of blocks of each.
+        """
+        rows = n * self.engine.n_engines
+        sharding = NamedSharding(self.engine.table.mesh.jax_mesh, self.engine.row_spec)
+        shapes = ((rows, n_tokens), (rows,), (rows,), (rows, n_blocks))
+        return tuple(jax.ShapeDtypeStruct(x, jnp.int32, sharding=sharding) for x in shapes)
+
     def function(
         self, *, all_logits: bool = False
     ) -> Callable[[Tree, list[Tree], Array, Array, Array, Array], tuple[list[Tree], Array]]:
@@ -92,11 +111,11 @@ class PagedForward:
             all_logits: whether to return those of all new tokens, [B,T,V].
         """
         engine = self.engine
-        whole = PartitionSpec()
+        rows = engine.row_spec
         vocab_axes = engine.table.mesh.axis_names(("tensor",)) or None
-        logits_spec = PartitionSpec(None, vocab_axes)
+        logits_spec = PartitionSpec(*rows, vocab_axes)
         if all_logits:
-            logits_spec = PartitionSpec(None, None, vocab_axes)
+            logits_spec = PartitionSpec(*rows, None, vocab_axes)
 
         def local(
             weights: Tree,
@@ -119,7 +138,7 @@ class PagedForward:
         return jax.shard_map(
             local,
             mesh=engine.table.mesh.jax_mesh,
-            in_specs=(engine.weight_specs(), self.cache_specs(), whole, whole, whole, whole),
+            in_specs=(engine.weight_specs(), self.cache_specs(), rows, rows, rows, rows),
             out_specs=(self.cache_specs(), logits_spec),
             check_vma=False,
         )
@@ -190,6 +209,13 @@ class PagedForward:
             xs = (jnp.arange(segment.repeats), layers[stacks])
             (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
         return x_BTD, cache
+
+
+def block_tokens(engine: EngineState) -> int:
+    """Tokens of a block: those that the kernels of the platform read best."""
+    if engine.table.mesh.platform == "tpu":
+        return LANES * engine.kv.n_parts
+    return BLOCK_TOKENS
 
 
 def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:

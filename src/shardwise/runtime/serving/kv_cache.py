@@ -21,7 +21,7 @@ Array = jax.Array
 CacheArray = Array | Scaled
 
 TILE_TOKENS = {5: 32, 4: 128}  # tokens per TPU tile: arrays of 5 dims (8-bit keys), 4 (scales)
-SCALE_DTYPE = jnp.bfloat16  # one scale per token and head, that is per about 128 numbers
+SCALE_DTYPE = jnp.float32  # one scale per token and head, that is per about 128 numbers
 
 
 def to_cache(x: Array, dtype: Any) -> CacheArray:

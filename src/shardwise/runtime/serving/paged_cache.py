@@ -3,7 +3,8 @@
 Letters of arrays: P blocks of one layer, L layers, B sequences, T new tokens of each, M blocks of a
 block table, S slots that are read at a time (a slot stores one token), K KV heads, G query heads
 per KV head, H head width. The layers of a stack have one array of keys and one of values,
-[L*P,O,K,H] with O slots per block, so that a layer reads and writes it by block index alone.
+[L*P,K,O,H] with O slots per block, so that a layer reads and writes it by block index alone. Scales
+of quantized ones are [L*P,K,O]. TPUs have kernels for both (`kernels.paged`).
 
 Source: vLLM's PagedAttention, arXiv 2309.06180, section 4.1.
 """
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.arrays import ceil_div
 from shardwise.models import Attention
 from shardwise.runtime.blocks.elementwise import softcap
 from shardwise.runtime.kernels.attention_mask import attention_mask
@@ -25,6 +27,7 @@ from shardwise.runtime.serving.kv_layout import KvLayout
 from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
+Cache = dict[str, CacheArray]
 
 SLOTS_PER_STEP = 128  # keys that a step of the loop over a sequence's blocks reads
 LOWEST = -1e30  # a finite score with exponential 0
@@ -60,12 +63,12 @@ class NewTokens:
         """Slots per block in the cache of one chip."""
         return self.block_tokens // self.kv_layout.n_parts
 
-    def slots(self, first_block: Array, n_slots: int) -> Array:
-        """Index of each new token in this chip's [L*P*O] slots; `n_slots` if it is not written.
+    def slots(self, first_block: Array, n_blocks: int) -> tuple[Array, Array]:
+        """(block, slot in it) [B,T] of each new token; block `n_blocks` if it is not written here.
 
         Args:
             first_block: index of the layer's first block in its stack.
-            n_slots: number of slots of the stack.
+            n_blocks: number of blocks of the stack.
         """
         positions_BT = self.positions_BT
         block_BT = jnp.take_along_axis(
@@ -75,49 +78,155 @@ class NewTokens:
         local_BT = offset_BT - self.kv_layout.part() * self.local_slots
         is_written = jnp.arange(self.n_tokens) < self.new_B[:, None]
         is_written &= (local_BT >= 0) & (local_BT < self.local_slots)
-        slot_BT = (first_block + block_BT) * self.local_slots + local_BT
-        return jnp.where(is_written, slot_BT, n_slots)
+        return jnp.where(is_written, first_block + block_BT, n_blocks), local_BT
+
+    def written_pages(self, first_block: Array) -> tuple[Array, Array, Array, Array]:
+        """Blocks that get new tokens here, J for each sequence.
+
+        Args:
+            first_block: index of the layer's first block in its stack.
+
+        Returns:
+            (index of each block [B*J], its first and its last + 1 slot to write [B*J], index of the
+            new token of each slot [B,J*O])
+        """
+        n = 1 if self.n_tokens == 1 else ceil_div(self.n_tokens, self.block_tokens) + 1
+        block_BJ = self.past_B[:, None] // self.block_tokens + jnp.arange(n)
+        start_BJ = block_BJ * self.block_tokens + self.kv_layout.part() * self.local_slots
+        past_B1 = self.past_B[:, None]
+        first_BJ = jnp.clip(past_B1 - start_BJ, 0, self.local_slots)
+        end_BJ = jnp.clip(past_B1 + self.new_B[:, None] - start_BJ, 0, self.local_slots)
+        page_BJ = first_block + jnp.take_along_axis(self.tables_BM, block_BJ, axis=1, mode="clip")
+        token_BJO = start_BJ[..., None] + jnp.arange(self.local_slots) - past_B1[..., None]
+        token_BS = jnp.clip(token_BJO, 0, self.n_tokens - 1).reshape(token_BJO.shape[0], -1)
+        return page_BJ.reshape(-1), first_BJ.reshape(-1), end_BJ.reshape(-1), token_BS
 
 
-def write(cache: CacheArray, new: CacheArray, tokens: NewTokens, first_block: Array) -> CacheArray:
-    """Write keys or values [B,T,K,H] of new tokens into the cache of a stack."""
+def write(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array, platform: str) -> Cache:
+    """Write keys and values [B,T,K,H] of new tokens into the cache of a stack.
+
+    Args:
+        platform: `RoleMesh.platform` of the chips.
+    """
+    if platform == "tpu" and _has_kernel(cache):
+        return _write_pages(cache, new, tokens, first_block)
 
     def write_array(target: Array, x: Array) -> Array:
-        flat = target.reshape(-1, *target.shape[2:])
-        index_BT = tokens.slots(first_block, flat.shape[0])
-        flat = flat.at[index_BT].set(x, mode="drop", unique_indices=True)
-        return flat.reshape(target.shape)
+        block_BT, slot_BT = tokens.slots(first_block, target.shape[0])
+        return target.at[block_BT, :, slot_BT].set(x, mode="drop", unique_indices=True)
 
     return jax.tree.map(write_array, cache, new)
 
 
+def _has_kernel(cache: Cache) -> bool:
+    """Whether `kernels.paged` takes the keys and values of a cache."""
+    from shardwise.runtime.kernels import paged
+
+    arrays = [x.values if isinstance(x, Scaled) else x for x in cache.values()]
+    return all(paged.supports(x) for x in arrays)
+
+
+def _write_pages(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array) -> Cache:
+    """`write` by the kernel for TPUs."""
+    from shardwise.runtime.kernels import paged
+
+    page_I, first_I, end_I, token_BS = tokens.written_pages(first_block)
+    n_slots = tokens.local_slots if tokens.n_tokens > 1 else 1
+
+    def pieces(x: Array) -> Array:
+        if tokens.n_tokens > 1:
+            x = jnp.take_along_axis(x, token_BS.reshape(*token_BS.shape, *(1,) * (x.ndim - 2)), 1)
+        return x.reshape(-1, n_slots, *x.shape[2:]).swapaxes(1, 2)
+
+    arrays, structure = jax.tree.flatten(cache)
+    written = paged.write(arrays, list(map(pieces, jax.tree.leaves(new))), page_I, first_I, end_I)
+    result: Cache = jax.tree.unflatten(structure, written)
+    return result
+
+
 def attend(
     q_BTNH: Array,
-    keys: CacheArray,
-    values: CacheArray,
+    cache: Cache,
     tokens: NewTokens,
     first_block: Array,
     a: Attention,
+    platform: str,
     *,
     sinks_N: Array | None = None,
     slopes_N: Array | None = None,
 ) -> Array:
     """Compute o_BTNH of new tokens over their sequences, whose keys and values are in the cache.
 
-    A loop reads some blocks of each sequence at a time, up to the end of the longest sequence, and
-    merges their softmax with what it has (FlashAttention, arXiv 2205.14135, section 3.1).
-
     Args:
         q_BTNH: queries of the new tokens.
-        keys: keys of a stack, with those of the new tokens.
-        values: values of a stack.
+        cache: keys "k" and values "v" of a stack, with those of the new tokens.
         first_block: index of the layer's first block in its stack.
         a: mask, window, scale and softcap.
+        platform: `RoleMesh.platform` of the chips.
         sinks_N: attention sinks, see `kernels.attention.attend`.
         slopes_N: ALiBi slopes.
     """
+    if platform == "tpu" and slopes_N is None and _has_kernel(cache):
+        return _attend_pages(q_BTNH, cache, tokens, first_block, a, sinks_N)
+    return _attend_blocks(q_BTNH, cache, tokens, first_block, a, sinks_N, slopes_N)
+
+
+def _attend_pages(
+    q_BTNH: Array,
+    cache: Cache,
+    tokens: NewTokens,
+    first_block: Array,
+    a: Attention,
+    sinks_N: Array | None,
+) -> Array:
+    """`attend` by the kernel for TPUs."""
+    from shardwise.runtime.kernels import paged
+
     B, T, N, _ = q_BTNH.shape
-    K = jax.tree.leaves(keys)[0].shape[2]
+    keys, values = cache["k"], cache["v"]
+    key_scale = value_scale = None
+    if isinstance(keys, Scaled) and isinstance(values, Scaled):
+        (keys, key_scale), (values, value_scale) = keys, values
+    o_BTNV, lse_BTN = paged.attend(
+        q_BTNH,
+        keys,
+        values,
+        key_scale,
+        value_scale,
+        tokens.past_B,
+        tokens.new_B,
+        first_block + tokens.tables_BM,
+        tokens.kv_layout.part(),
+        a,
+        block_tokens=tokens.block_tokens,
+        value_width=values.shape[-1],
+    )
+    if not tokens.kv_layout.token_axes and sinks_N is None:
+        return o_BTNV
+    K = keys.shape[1]
+    o_BKGTV = o_BTNV.astype(jnp.float32).reshape(B, T, K, N // K, -1).transpose(0, 2, 3, 1, 4)
+    lse_BKGT = lse_BTN.reshape(B, T, K, N // K).transpose(0, 2, 3, 1)
+    partial = (lse_BKGT, jnp.ones_like(lse_BKGT), o_BKGTV)
+    return _by_token(_merge(partial, tokens.kv_layout, sinks_N), q_BTNH.dtype)
+
+
+def _attend_blocks(
+    q_BTNH: Array,
+    cache: Cache,
+    tokens: NewTokens,
+    first_block: Array,
+    a: Attention,
+    sinks_N: Array | None,
+    slopes_N: Array | None,
+) -> Array:
+    """`attend` in plain JAX.
+
+    A loop reads some blocks of each sequence at a time, up to the end of the longest sequence, and
+    merges their softmax with what it has (FlashAttention, arXiv 2205.14135, section 3.1).
+    """
+    B, T, N, _ = q_BTNH.shape
+    keys, values = cache["k"], cache["v"]
+    K = jax.tree.leaves(keys)[0].shape[1]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, -1)
     n_blocks = min(tokens.tables_BM.shape[1], max(1, SLOTS_PER_STEP // tokens.block_tokens))
     tables_BM = _padded(tokens.tables_BM, n_blocks)
@@ -130,9 +239,9 @@ def attend(
         offset_O = layout.part() * tokens.local_slots + jnp.arange(tokens.local_slots)
         position_S = (block_n[:, None] * tokens.block_tokens + offset_O).reshape(-1)
         block_Bn = first_block + lax.dynamic_slice_in_dim(tables_BM, i * n_blocks, n_blocks, 1)
-        k_BSKH = _read(keys, block_Bn)
-        v_BSKH = _read(values, block_Bn)
-        s_BKGTS = a.score_scale * _scores(q_BTKGH, k_BSKH)
+        k_BKSH = _read(keys, block_Bn)
+        v_BKSH = _read(values, block_Bn)
+        s_BKGTS = a.score_scale * _scores(q_BTKGH, k_BKSH)
         if slopes_N is not None:
             bias_BT1S = position_S - positions_BT[..., None]
             s_BKGTS += a.score_scale * (
@@ -145,7 +254,7 @@ def attend(
         decay_BKGT = jnp.exp(highest_BKGT - new_highest)
         p_BKGTS = jnp.exp(s_BKGTS - new_highest[..., None])
         total_BKGT = total_BKGT * decay_BKGT + p_BKGTS.sum(axis=-1)
-        o_BKGTH = o_BKGTH * decay_BKGT[..., None] + _weighted(p_BKGTS, v_BSKH, q_BTNH.dtype)
+        o_BKGTH = o_BKGTH * decay_BKGT[..., None] + _weighted(p_BKGTS, v_BKSH, q_BTNH.dtype)
         return new_highest, total_BKGT, o_BKGTH
 
     shape = (B, K, N // K, T)
@@ -158,8 +267,13 @@ def attend(
     n_slots = n_blocks * tokens.block_tokens
     n_steps = (jnp.max(tokens.past_B + tokens.new_B) + n_slots - 1) // n_slots
     partial = lax.fori_loop(0, n_steps, step, start)
-    o_BKGTH = _merge(partial, layout, sinks_N)
-    return o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, N, d_value).astype(q_BTNH.dtype)
+    return _by_token(_merge(partial, layout, sinks_N), q_BTNH.dtype)
+
+
+def _by_token(o_BKGTH: Array, dtype: Any) -> Array:
+    """The same outputs as o_BTNH."""
+    B, K, G, T, H = o_BKGTH.shape
+    return o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, H).astype(dtype)
 
 
 def _merge(partial: tuple[Array, Array, Array], layout: KvLayout, sinks_N: Array | None) -> Array:
@@ -187,22 +301,22 @@ def _padded(tables_BM: Array, multiple: int) -> Array:
 
 
 def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
-    """Keys or values [B,S,K,H] in some blocks of each sequence."""
+    """Keys or values [B,K,S,H] in some blocks of each sequence."""
 
     def read(x: Array) -> Array:
-        pages = x[block_Bn]
-        return pages.reshape(pages.shape[0], -1, *pages.shape[3:])
+        pages = x[block_Bn].swapaxes(1, 2)
+        return pages.reshape(*pages.shape[:2], -1, *pages.shape[4:])
 
     return jax.tree.map(read, cache)
 
 
 def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
     """Scores s_BKGTS in fp32; the scales of quantized keys are applied after the product."""
-    k_BSKH = keys.values if isinstance(keys, Scaled) else keys
+    k_BKSH = keys.values if isinstance(keys, Scaled) else keys
     s_BKGTS = jnp.einsum(
-        "btkgh,bskh->bkgts",
+        "btkgh,bksh->bkgts",
         q_BTKGH,
-        k_BSKH.astype(q_BTKGH.dtype),
+        k_BKSH.astype(q_BTKGH.dtype),
         preferred_element_type=jnp.float32,
     )
     if isinstance(keys, Scaled):
@@ -212,17 +326,17 @@ def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
 
 def _weighted(p_BKGTS: Array, values: CacheArray, dtype: Any) -> Array:
     """Sums o_BKGTH of values weighted by p_BKGTS, in fp32."""
-    v_BSKH = values.values if isinstance(values, Scaled) else values
+    v_BKSH = values.values if isinstance(values, Scaled) else values
     if isinstance(values, Scaled):
         p_BKGTS = p_BKGTS * _by_head(values.scale)
     return jnp.einsum(
-        "bkgts,bskh->bkgth",
+        "bkgts,bksh->bkgth",
         p_BKGTS.astype(dtype),
-        v_BSKH.astype(dtype),
+        v_BKSH.astype(dtype),
         preferred_element_type=jnp.float32,
     )
 
 
-def _by_head(scale_BSK: Array) -> Array:
+def _by_head(scale_BKS: Array) -> Array:
     """Scales [B,K,1,1,S] to multiply scores by."""
-    return scale_BSK.swapaxes(1, 2)[:, :, None, None].astype(jnp.float32)
+    return scale_BKS[:, :, None, None].astype(jnp.float32)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.hardware.switched import Switched
 from shardwise.models import Layer, Mlp, ModelConfig
@@ -16,33 +17,28 @@ from shardwise.plan.serving.rebuild import rebuild
 from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
-from shardwise.runtime.serving.decode import DecodeStep
 from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.forward import PagedForward, block_tokens
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
-from shardwise.runtime.serving.prefill import PrefillStep
-from shardwise.runtime.weights.descriptions import Tree
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.strategy.serving_layout import serve_rules
 
-TPU_ROWS = 128  # the TPU's attention kernel needs a multiple of it as the length of prompts
 NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Build the decode step of a plan: one token for each sequence of the decode engines.
+    """Build a decode step of a plan: one token for each sequence of the decode engines.
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
     """
     deployment = _deployment(plan)
-    raise_all(BadInput, unsupported(deployment.server))
     engine = engine_state(deployment.server, deployment.batch, devices)
-    step = DecodeStep(engine=engine)
-    return _program("decode step", engine, step.function(), step.shapes())
+    return _program("decode step", engine, deployment.batch, deployment.batch, 1)
 
 
 def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Build the prefill step of a plan: one prompt per engine.
+    """Build a prefill step of a plan: a chunk with the tokens of one prompt per engine.
 
     Its cache is for one sequence if prefill has engines of its own, otherwise for the batch of the
     decode step.
@@ -51,25 +47,26 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
     """
     deployment = _deployment(plan)
-    n_prompts = 1
-    raise_all(BadInput, unsupported(deployment.prefill_server or deployment.server))
-    if deployment.prefill_server:
-        engine = engine_state(deployment.prefill_server, n_prompts, devices)
-    else:
-        engine = engine_state(deployment.server, deployment.batch, devices)
-    seq = deployment.job.prompt_tokens
-    if engine.table.mesh.platform == "tpu":
-        seq = -(-seq // TPU_ROWS) * TPU_ROWS
-    step = PrefillStep(engine=engine, n=n_prompts, seq=seq)
-    return _program("prefill step", engine, step.function(), step.shapes())
+    server = deployment.prefill_server or deployment.server
+    held = 1 if deployment.prefill_server else deployment.batch
+    engine = engine_state(server, held, devices)
+    return _program("prefill step", engine, held, 1, deployment.job.prompt_tokens)
 
 
-def _program(
-    name: str, engine: EngineState, function: Any, shapes: tuple[Tree, Tree, Tree]
-) -> Program:
-    """Jit a step whose weights have the memory layouts of `engine.formats`."""
-    fn = jax.jit(function, donate_argnums=(1,), in_shardings=(engine.formats(), None, None))
-    return Program(name=name, fn=fn, args=shapes, mesh=engine.table.mesh.jax_mesh, donate=(1,))
+def _program(name: str, engine: EngineState, held: int, n: int, n_tokens: int) -> Program:
+    """A pass over `n_tokens` new tokens of n sequences, with a cache for `held` whole sequences.
+
+    The weights have the memory layouts of `engine.formats`.
+    """
+    block = block_tokens(engine)
+    per_sequence = int(ceil_div(engine.job.context, block))
+    forward = PagedForward(engine=engine, n_blocks=held * per_sequence, block_tokens=block)
+    n_read = int(ceil_div(n_tokens, block)) if n_tokens > 1 else per_sequence
+    batch = forward.batch_shapes(n, n_tokens, n_read)
+    args = (engine.weight_shapes(), forward.cache_shapes(), *batch)
+    formats = (engine.formats(), *(None for _ in args[1:]))
+    fn = jax.jit(forward.function(), donate_argnums=(1,), in_shardings=formats)
+    return Program(name=name, fn=fn, args=args, mesh=engine.table.mesh.jax_mesh, donate=(1,))
 
 
 def _deployment(plan: str) -> Candidate:

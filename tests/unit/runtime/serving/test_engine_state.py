@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.scripts import answer, rows, selected
-from tests.unit.runtime.serving_cases import ENGINES
+from tests.unit.runtime.serving_cases import ENGINES, GROUPED
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of 1
 
@@ -38,6 +38,7 @@ QUICK = {
     "tensor 8, copied",
     "window, tensor 8, sequence",
     "int8 on eight",
+    "int4, groups of 128 on eight",
 }
 
 
@@ -52,6 +53,11 @@ def test_every_engine_is_tested() -> None:
 
 @pytest.mark.parametrize("name", rows(EXACT, QUICK & {*EXACT}))
 def test_logits_are_those_of_a_plain_forward_pass(runs: Any, name: str) -> None:
+    assert runs[name]["most"] < LOGIT
+
+
+@pytest.mark.parametrize("name", rows(GROUPED, QUICK & {*GROUPED}))
+def test_weights_in_groups_are_the_numbers_that_they_stand_for(runs: Any, name: str) -> None:
     assert runs[name]["most"] < LOGIT
 
 
