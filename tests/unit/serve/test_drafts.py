@@ -13,6 +13,7 @@ import pytest
 from shardwise.runtime.serving.sampling import Draw, draw, verify
 from shardwise.serve.draft_model import DraftModel
 from shardwise.serve.drafts import Drafter, NgramDrafter, NgramIndex
+from shardwise.serve.http.metrics import Metrics
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import LENGTH, STOP, Generation, Sampling
@@ -143,11 +144,18 @@ def test_greedy_outputs_are_those_of_a_plain_loop(
 
 
 def test_drafted_and_accepted_tokens_are_counted(compiled: Programs, plain: Greedy) -> None:
-    asked = requests()[1]
-    _, counts = drafted_outputs(compiled, Oracle(texts(plain), wrong=True), [asked])
+    drafter = Oracle(texts(plain), wrong=True)
+    with running(compiled, drafter, tokens_per_pass=1 + DRAFTED) as engine:
+        generate(engine, [requests()[1]])
+        stats = engine.stats()
+        metrics = Metrics(engine, "tiny").text().decode()
     # Two passes over the prompt give a token; four drafts of 3, of which 1 and 3 are accepted in
     # turns, give 2 and 4; the last token needs no draft.
-    assert counts == {"drafted_tokens": 12, "accepted_tokens": 8, "passes": 7}
+    assert (stats.drafted_tokens, stats.accepted_tokens, stats.passes) == (12, 8, 7)
+    assert stats.generated_tokens == 14
+    for name, count in (("draft", 12), ("accepted", 8)):
+        sample = f'spec_decode_num_{name}_tokens_total{{model_name="tiny"}}'
+        assert f"shardwise:{sample} {count}.0" in metrics
 
 
 def test_an_output_ends_between_accepted_drafts(compiled: Programs, plain: Greedy) -> None:
