@@ -89,7 +89,7 @@ def launched(
     states = [_state_of(model, state, context)]
     if options.draft_model:
         models.append(options.draft_model)
-        small = _drafting(model, options.draft_model, options, state)
+        small = _small_engine(model, options.draft_model, options, state)
         states.append(_state_of(options.draft_model, small, context))
     progress("weights", 0, 1)
     weights = [m.weights.load_for(s) for m, s in zip(models, states, strict=True)]
@@ -104,11 +104,9 @@ def launched(
     n = options.drafted
     programs = Programs(forward=forwards[0], weights=weights[0], max_drafted=n, **sizes)
     programs.compile(lambda done, total: progress("programs", done, total))
-    drafter: Drafter | None = None
+    drafter: Drafter | None = NgramDrafter() if n else None
     if options.draft_model:
         drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)
-    elif n:
-        drafter = NgramDrafter()
     if drafter is not None:
         drafter.compile(lambda done, total: progress("drafts", done, total))
     limits = Limits(
@@ -238,7 +236,7 @@ def _state_of(model: ServedModel, state: EngineState, context: int) -> EngineSta
     return replace(state, config=model.config, job=job, group=group)
 
 
-def _drafting(
+def _small_engine(
     model: ServedModel, small: ServedModel, options: EngineOptions, state: EngineState
 ) -> EngineState:
     """The engine of a model that drafts, on the devices of the large one.
