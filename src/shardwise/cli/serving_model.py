@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("fp32", "bf16", "int8")
 NGRAM = "ngram"
-DRAFTED = 4
+DRAFTED = 3
 MOST_DRAFTED = MAX_TOKENS_PER_PASS - 1
 STAGES = {
     "weights": "loading weights",

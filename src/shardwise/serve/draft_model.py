@@ -8,15 +8,13 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Draw, draw
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.live import Live, draw_of
-from shardwise.serve.programs import Programs, Row
+from shardwise.serve.programs import Ints, Programs, Row
 
 Array = jax.Array
 
@@ -39,8 +37,11 @@ class DraftModel(Programs):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._n_cached: WeakKeyDictionary[Live, int] = WeakKeyDictionary()
-        drafts = functools.partial(_draft, self.forward, self.n_drafted)
-        self._draft = jax.jit(drafts, donate_argnums=(1,))
+        self._draft = jax.jit(
+            functools.partial(_draft, self.forward),
+            donate_argnums=(1,),
+            compiler_options=self._compiler_options,
+        )
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """See `Drafter`."""
@@ -60,7 +61,8 @@ class DraftModel(Programs):
             return [[] for _ in rows]
         wanted_B = np.zeros(self._n_rows(rows), np.int32)
         wanted_B[: len(rows)] = wanted
-        drafted_BK = jax.device_get(self._drafts([self._caught_up(row) for row in rows], wanted_B))
+        drafts = self._drafts([self._caught_up(row) for row in rows], wanted_B)
+        drafted_BK = np.concatenate(jax.device_get(drafts), axis=1)
         for row, n in zip(rows, wanted, strict=True):
             self._n_cached[row.live] = row.past + n
         return [drafted_BK[i, :n].tolist() for i, n in enumerate(wanted)]
@@ -74,45 +76,40 @@ class DraftModel(Programs):
             return row
         return replace(row, tokens=row.live.tokens[row.past - 1 :], past=row.past - 1)
 
-    def _drafts(self, rows: Sequence[Row], wanted_B: np.ndarray) -> Array:
-        """Drafted tokens [B,K]."""
+    def _drafts(self, rows: Sequence[Row], wanted_B: Ints) -> list[Array]:
+        """Drafted tokens [B,1] of each step; the device computes them one after another."""
         n_rows = len(wanted_B)
         tokens_BT, _, _, past_B, new_B, tables_BM = self._arrays(rows, n_rows, MOST_NEW)
-        positions = [row.length for row in rows]
-        how = draw_of([row.live for row in rows], positions, n_rows)
-        self._cache, drafted_BK = self._draft(
-            self.weights, self._cache, tokens_BT, past_B, new_B, tables_BM, wanted_B, how
-        )
-        return drafted_BK
+        how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
+        drafted = []
+        for i in range(self.n_drafted):
+            is_wanted_B = (wanted_B > i).astype(np.int32)
+            self._cache, tokens_B1 = self._draft(
+                self.weights,
+                self._cache,
+                drafted[-1] if drafted else tokens_BT,
+                past_B,
+                new_B * is_wanted_B,
+                tables_BM,
+                how,
+            )
+            drafted.append(tokens_B1)
+            past_B, new_B = past_B + new_B, np.ones(n_rows, np.int32)
+            if how is not None:
+                how = how._replace(position_B=how.position_B + 1)
+        return drafted
 
 
 def _draft(
     forward: PagedForward,
-    n_drafted: int,
     weights: Tree,
     cache: list[Tree],
     tokens_BT: Array,
     past_B: Array,
     new_B: Array,
     tables_BM: Array,
-    wanted_B: Array,
     how: Draw | None,
 ) -> tuple[list[Tree], Array]:
-    """Draft one token after another; return (cache, drafted tokens [B,K])."""
-    run = forward.function()
-    new_B = jnp.where(wanted_B > 0, new_B, 0)
-    cache, logits_BV = run(weights, cache, tokens_BT, past_B, new_B, tables_BM)
-    first_B = draw(logits_BV, how).token_B
-
-    def step(carry: tuple[list[Tree], Array], i: Array) -> tuple[tuple[list[Tree], Array], Array]:
-        cache, token_B = carry
-        is_wanted_B = (wanted_B > i).astype(jnp.int32)
-        cache, logits_BV = run(
-            weights, cache, token_B[:, None], past_B + new_B + i - 1, is_wanted_B, tables_BM
-        )
-        how_i = None if how is None else how._replace(position_B=how.position_B + i)
-        token_B = draw(logits_BV, how_i).token_B
-        return (cache, token_B), token_B
-
-    (cache, _), rest_KB = lax.scan(step, (cache, first_B), jnp.arange(1, n_drafted))
-    return cache, jnp.concatenate([first_B[None], rest_KB]).T
+    """Draft one token of each sequence; return (cache, drafted tokens [B,1])."""
+    cache, logits_BV = forward.function()(weights, cache, tokens_BT, past_B, new_B, tables_BM)
+    return cache, draw(logits_BV, how).token_B[:, None]

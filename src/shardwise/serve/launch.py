@@ -286,7 +286,12 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
             f"for {n_blocks * BLOCK_TOKENS:,} tokens ({units.show_bytes(block_bytes)} for "
             f"{BLOCK_TOKENS}). Lower --context, or use --kv-dtype int8."
         )
-    return [replace(one_block, n_blocks=n_blocks) for one_block in forwards]
+    made = []
+    for one_block in forwards:
+        mesh = one_block.engine.table.mesh
+        by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
+        made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
+    return made
 
 
 def _bytes_of_row(x: Any) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
+from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
@@ -85,15 +87,24 @@ class Programs:
     _last_token_S: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes = self.forward.cache_shapes()
-        shardings = jax.tree.map(lambda x: x.sharding, shapes)
+        shardings = None
+        if not self.forward.by_layer:
+            shardings = jax.tree.map(lambda x: x.sharding, self.forward.cache_shapes())
         self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
         zeros = np.zeros(self.n_slots + 1, np.int32)
         self._last_token_S = jax.device_put(zeros, self._replicated)
-        run = functools.partial(_run, self.forward)
-        self._run = jax.jit(run, static_argnames="all_logits", donate_argnums=(1,))
+        self._compiler_options: dict[str, Any] = {}
+        if self.forward.by_layer:
+            self._compiler_options = cpu_rows.compiler_options()
+            self.weights = jax.jit(self.forward.weights_by_layer, donate_argnums=0)(self.weights)
+        self._run = jax.jit(
+            functools.partial(_run, self.forward),
+            static_argnames="all_logits",
+            donate_argnums=(1,),
+            compiler_options=self._compiler_options,
+        )
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
         self._verify = jax.jit(verify, static_argnames="n_top")
 
@@ -122,12 +133,6 @@ class Programs:
                 if self._is_compiled(n_rows, length):
                     yield n_rows, length
 
-    def verified_shapes(self) -> Iterator[tuple[int, int]]:
-        """The shapes (rows, drafted tokens of a row) of all programs that verify drafts."""
-        if self.max_drafted:
-            for n_rows in self.batch_sizes():
-                yield n_rows, self.max_drafted
-
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Compile all programs, by running them on empty rows.
 
@@ -135,16 +140,16 @@ class Programs:
             progress: called with the number of compiled programs and of all.
         """
         shapes = list(self.shapes())
-        verified_shapes = list(self.verified_shapes())
-        n_programs = len(shapes) + len(verified_shapes)
+        verified_rows = self.batch_sizes() if self.max_drafted else []
+        n_programs = len(shapes) + len(verified_rows)
         for i, (n_rows, length) in enumerate(shapes):
             progress(i, n_programs)
             logits_BV = self._forward([], n_rows, length)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
-        for i, (n_rows, n_drafted) in enumerate(verified_shapes, len(shapes)):
+        for i, n_rows in enumerate(verified_rows, len(shapes)):
             progress(i, n_programs)
-            logits_BTV = self._forward([], n_rows, 1 + n_drafted, all_logits=True)
-            drafted_BK = np.zeros((n_rows, n_drafted), np.int32)
+            logits_BTV = self._forward([], n_rows, 1 + self.max_drafted, all_logits=True)
+            drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
             self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
         progress(n_programs, n_programs)

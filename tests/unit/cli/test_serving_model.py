@@ -15,7 +15,7 @@ def test_drafts_of_n_grams_and_of_a_model(tmp_path: Path) -> None:
     without = read_engine_options(EngineWords())
     assert (without.drafted, without.draft_model) == (0, None)
     ngram = read_engine_options(EngineWords(draft="ngram"))
-    assert (ngram.drafted, ngram.draft_model) == (4, None)
+    assert (ngram.drafted, ngram.draft_model) == (3, None)
     small = read_engine_options(EngineWords(draft=str(write_folder(tmp_path)), drafted="7"))
     assert small.drafted == 7
     assert small.draft_model

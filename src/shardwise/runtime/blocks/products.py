@@ -22,7 +22,8 @@ from shardwise.ops.layers import Term
 from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime.blocks.collective_matmul import CollectiveMatmul
-from shardwise.runtime.kernels import cpu
+from shardwise.runtime.kernels import cpu, cpu_rows
+from shardwise.runtime.kernels.cpu_rows import Rows
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.training.int8_reduce import ErrorFeedback
@@ -108,6 +109,8 @@ class BlockProducts:
             return jnp.einsum(equation, x, w)
 
         with jax.named_scope(name):
+            if isinstance(w, Rows):
+                return cpu_rows.product(equation, x, w)
             if isinstance(w, Scaled):
                 return quantized.product(equation, x, w, self.precision.narrow)
             if self.ring:
@@ -145,13 +148,13 @@ class BlockProducts:
                 array = self.table.apply(move, array)
         return array
 
-    def _fetched(self, w: Array | Scaled | Grouped, moves: tuple[Move, ...]) -> Any:
-        """A weight without an accumulator, cast and moved; a `Scaled` one is returned unchanged.
+    def _fetched(self, w: Array | Scaled | Grouped | Rows, moves: tuple[Move, ...]) -> Any:
+        """A weight without an accumulator, cast and moved; `Scaled` and `Rows` stay as they are.
 
         A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
         groups have different scales, so that it cannot be multiplied as it is.
         """
-        if isinstance(w, Scaled):
+        if isinstance(w, Scaled | Rows):
             return w
         if isinstance(w, Grouped):
             array = dequantized(w, self.precision.compute)

@@ -253,7 +253,7 @@ def attend(
         is_scaled=key_scale is not None,
     )
     n_steps = padded_T // n_tokens
-    by_rows = lambda b, t, *_: (b, 0, t, 0)  # noqa: E731
+    by_rows = lambda b, t, *_: (b, 0, t, 0)
     out_rows = n_steps * rows
     o_BKRV, lse_BKRL = pl.pallas_call(
         functools.partial(_attend_kernel, shape=shape, n_arrays=len(arrays)),

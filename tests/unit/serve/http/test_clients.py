@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from shardwise.serve.http import body
+from shardwise.serve.http import body, run
 from shardwise.serve.http.options import ServerOptions
 from tests.unit.serve.http.serving import Served, serving
 
@@ -93,14 +93,19 @@ def test_requests_share_a_connection(served: Served, http: httpx.Client) -> None
 
 
 def test_a_client_that_reads_nothing_does_not_keep_the_server(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = {"prompt": "x", "max_tokens": 4000, "logprobs": 20, "stream": True}
+    monkeypatch.setattr(run, "GOODBYE_SECONDS", 0.2)
+    asked = {"prompt": "x", "n": 3, "max_tokens": 4000, "logprobs": 20, "stream": True}
     with serving(ServerOptions(port=0, drain_seconds=0.2)) as served:
         served.replies.endless = True
-        connection = connect(served, asked)
-        assert wait_until(lambda: served.engine.generated >= 4000)
-    connection.close()
+        with connect(served, asked):
+            assert wait_until(lambda: served.engine.generated >= 12_000, 20)
+            time.sleep(0.2)
+            assert served.server.app.sessions.busy  # the answer waits for the reader
+            served.server.end()
+            served.thread.join(10)
+            assert not served.thread.is_alive()
     assert "Traceback" not in caplog.text
 
 
