@@ -3,7 +3,8 @@
 The scheduler is that of the simulation. It counts tokens and does not need their values, so a pass
 is chosen and dispatched before the tokens of the pass before are read: while the device computes,
 the host delivers and prepares. What the host learns one pass late, that a sequence has ended, costs
-one token, which is dropped.
+one token, which is dropped. Drafts follow from the tokens: an engine with drafts reads each pass
+before it chooses the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.sampling import Drawn
+from shardwise.runtime.serving.sampling import Drawn, Verified
+from shardwise.serve.drafts import Drafter, with_drafts
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import (
@@ -39,13 +41,15 @@ from shardwise.simulate.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+COUNTS = ("prompt", "cached", "generated", "drafted", "accepted", "passes", "finished")
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
     """A batch whose tokens are drawn on the device, and not read yet."""
 
     batch: Sequence[Row]
-    drawn: Drawn
+    drawn: Drawn | Verified
 
 
 class InferenceEngine:
@@ -54,12 +58,15 @@ class InferenceEngine:
     Args:
         programs: the compiled programs, with weights and cache.
         limits: limits of the scheduler.
+        drafter: drafts as many tokens as a sequence may gain in a pass besides one; None for no
+            drafts.
     """
 
-    def __init__(self, programs: Programs, limits: Limits) -> None:
+    def __init__(self, programs: Programs, limits: Limits, drafter: Drafter | None = None) -> None:
         self.max_context = programs.max_context
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs
+        self._drafter = drafter
         self._scheduler = Scheduler(limits, self._text_keys)
         self._limits = limits
         self._live: dict[str, Live] = {}  # by id
@@ -70,7 +77,7 @@ class InferenceEngine:
         self._dispatched: list[Dispatched] = []
         self._ended: list[Live] = []  # whose blocks are not released yet
         self._request_ids = itertools.count()
-        self._counts = dict.fromkeys(("prompt", "cached", "generated", "passes", "finished"), 0)
+        self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
         self._healthy = True
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -115,6 +122,8 @@ class InferenceEngine:
             passes=self._counts["passes"],
             finished=self._counts["finished"],
             healthy=self._healthy,
+            drafted_tokens=self._counts["drafted"],
+            accepted_tokens=self._counts["accepted"],
         )
 
     def close(self) -> None:
@@ -156,8 +165,11 @@ class InferenceEngine:
         scheduled = self._scheduler.schedule()
         self._programs.copy_blocks(self._scheduler.blocks.take_copies())
         self._dispatched = self._dispatch(scheduled)
+        gained = self._gained(scheduled)
         self._deliver(before)
-        self._scheduler.advance(stopped=[live.state for live in self._ended])
+        if self._drafter is not None:
+            self._deliver(self._take_dispatched())
+        self._scheduler.advance(gained=gained, stopped=[live.state for live in self._ended])
         self._counts["passes"] += 1
         self._forget_ended()
 
@@ -201,18 +213,23 @@ class InferenceEngine:
 
     def _end_all(self, finish: str) -> None:
         for live in self._live.values():
-            live.end(finish)
-            self._ended.append(live)
+            if not live.ended:
+                live.end(finish)
+                self._ended.append(live)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Release the blocks and slots of requests that have ended; between two passes."""
+        """Release the blocks and slots of requests that have ended, and tell their clients.
+
+        Only between two passes.
+        """
         for live in self._ended:
             self._scheduler.cancel(live.state)
             self._release_slot(live)
             self._live.pop(live.generation.id, None)
             self._by_state.pop(live.state, None)
             self._counts["finished"] += 1
+            live.deliver_last()
         self._ended = []
 
     def _text_keys(self, state: SequenceState) -> list[bytes]:
@@ -244,7 +261,9 @@ class InferenceEngine:
             tokens = live.tokens[chunk.past : stop]
             is_last = stop == chunk.sequence.prefill_target
             chunk_rows.append(self._row(chunk.sequence, chunk.past, tokens, is_last))
-        return [*self._run(decode_rows), *self._run(chunk_rows)]
+        if self._drafter is not None:
+            self._drafter.read_prompts(chunk_rows)
+        return [*self._decode(decode_rows), *self._run(chunk_rows)]
 
     def _release_slots_of_preempted(self) -> None:
         """Release the slots of sequences that have lost their blocks to others."""
@@ -260,6 +279,29 @@ class InferenceEngine:
         table = self._scheduler.block_table(state)
         return Row(live=live, slot=live.slot, tokens=tokens, past=past, table=table, draws=draws)
 
+    def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:
+        """Run rows of sequences that decode, with drafts if there are any."""
+        if self._drafter is not None and rows:
+            rows = with_drafts(rows, self._drafter, self._limits.max_gain - 1)
+            n_drafted = sum(row.n_new - 1 for row in rows)
+            self._counts["drafted"] += n_drafted
+            if n_drafted:
+                return iter([Dispatched(rows, self._programs.verify(rows))])
+        return self._run(rows)
+
+    def _gained(self, scheduled: Pass) -> dict[SequenceState, int]:
+        """Wait for the number of tokens that each sequence has gained, if there are drafts."""
+        if self._drafter is None:
+            return {}
+        gained = dict.fromkeys(scheduled.decode, 1)
+        for part in self._dispatched:
+            if isinstance(part.drawn, Verified):
+                accepted_B = jax.device_get(part.drawn.accepted_B)
+                for row, n_accepted in zip(part.batch, accepted_B.tolist(), strict=False):
+                    gained[row.live.state] += n_accepted
+                    self._counts["accepted"] += n_accepted
+        return gained
+
     def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
         """Run rows in batches, and draw their next tokens."""
         for batch in self._programs.batches(rows):
@@ -272,16 +314,28 @@ class InferenceEngine:
         for part in dispatched:
             drawn = jax.device_get(part.drawn)
             for i, row in enumerate(part.batch):
-                if row.draws and not row.live.ended:
-                    self._take(row.live, _token(drawn, i, row.live.generation.sampling.logprobs))
+                if row.draws:
+                    self._take(row.live, _tokens(drawn, i, row.live.generation.sampling.logprobs))
 
-    def _take(self, live: Live, token: Token) -> None:
-        live.take(token)
-        self._counts["generated"] += 1
-        if live.n_generated == 1:
-            self._counts["cached"] += live.state.hit_tokens
-        if live.ended:
-            self._ended.append(live)
+    def _take(self, live: Live, tokens: Sequence[Token]) -> None:
+        """Deliver tokens up to the end of the output."""
+        for token in tokens:
+            if live.ended:
+                return
+            if live.n_generated == 0:
+                self._counts["cached"] += live.state.hit_tokens
+            live.take(token)
+            self._counts["generated"] += 1
+            if live.ended:
+                self._ended.append(live)
+
+
+def _tokens(drawn: Drawn | Verified, row: int, n_top: int | None) -> list[Token]:
+    """The tokens of one row: the drawn one, and those after the accepted drafts."""
+    if isinstance(drawn, Drawn):
+        return [_token(drawn, row, n_top)]
+    next_K = drawn.next_BK[row, : drawn.accepted_B[row]]
+    return [_token(drawn.first, row, n_top), *(Token(id) for id in next_K.tolist())]
 
 
 def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:

@@ -130,6 +130,8 @@ class EngineStats:
     passes: int
     finished: int
     healthy: bool
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # of the drafted ones
 
 
 class Engine(Protocol):

@@ -28,6 +28,7 @@ HOMONYMS = {
     "--chat": 2,
     "--context": 3,
     "--data": 3,
+    "--draft": 2,
     "--dtype": 5,
     "--fix": 2,
     "--from": 2,

@@ -64,11 +64,15 @@ def run(
     context: serving_model.Context = "",
     dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
+    draft: serving_model.Draft = "",
+    drafted: serving_model.Drafted = "",
     json: options.Json = False,
 ) -> Answer:
     """Generate text with a model in this process. Text appears as it is generated."""
     inputs = Inputs()
-    words = EngineWords(context=context, sequences="1", weights=dtype, kv=kv_dtype)
+    words = EngineWords(
+        context=context, sequences="1", weights=dtype, kv=kv_dtype, draft=draft, drafted=drafted
+    )
     engine_options = inputs.read(read_engine_options, words)
     served = inputs.read(read_model, model, start)
     n_tokens = inputs.optional(units.parse_whole, max_tokens, "--max-tokens") or MAX_TOKENS
