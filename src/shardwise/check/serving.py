@@ -228,6 +228,13 @@ def _differences(
             "and head stay in 16 bits, and quantized weights have scales.",
             bytes=excess,
         )
+    if plan.strategy.servers.kv == "batch":
+        yield Difference(
+            text="the engine shares the tokens of each sequence among chips with the same KV "
+            "heads, where the plan gives them different sequences: it gathers queries and sums "
+            "outputs instead of exchanging both.",
+            bytes=0.0,
+        )
     context = plan.workload.context
     mean_context = plan.estimate.decode.context
     if step == "decode" and mean_context < context:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
 
-BLOCK_TOKENS = 16
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass
@@ -188,8 +187,6 @@ def _divides(n: int, config: ModelConfig) -> bool:
     for a, _ in config.attentions:
         if a.n_heads % n or (a.n_kv_heads % n and n % a.n_kv_heads):
             return False
-        if n > a.n_kv_heads and BLOCK_TOKENS % (n // a.n_kv_heads):
-            return False
     return config.vocab % n == 0
 
 
@@ -218,10 +215,6 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
         )
     raise_all(BadInput, problems)
     devices = devices_for(server.system, plan.model.name, "--serve --prompt N --output N")
-    layout = server.layout
-    if layout.kv == "batch":  # blocks are shared by the tokens of a sequence instead
-        layout = replace(layout, kv="sequence")
-    server = replace(server, layout=layout)
     state = engine_state(server, deployment.batch, devices)
     job = replace(
         state.job, weights=options.weights or state.job.weights, kv=options.kv or state.job.kv
@@ -268,23 +261,24 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
     """
     import jax
 
-    from shardwise.runtime.serving.forward import PagedForward
+    from shardwise.runtime.serving.forward import PagedForward, block_tokens
 
-    forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=BLOCK_TOKENS) for s in states]
+    per_block = block_tokens(states[0])
+    forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
     block_bytes = 0
     for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
         block_bytes += x.sharding.shard_shape(x.shape)[0] * _bytes_of_row(x)
-    wanted = sequences * int(ceil_div(context, BLOCK_TOKENS)) + 1
+    wanted = sequences * int(ceil_div(context, per_block)) + 1
     memory = states[0].table.mesh.jax_mesh.devices.flat[0].memory_stats()
     n_blocks = wanted
     if memory:
         free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
         n_blocks = max(1, int(free_bytes / block_bytes))
-    if n_blocks * BLOCK_TOKENS < context:
+    if n_blocks * per_block < context:
         raise BadInput(
             f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
-            f"for {n_blocks * BLOCK_TOKENS:,} tokens ({units.show_bytes(block_bytes)} for "
-            f"{BLOCK_TOKENS}). Lower --context, or use --kv-dtype int8."
+            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(block_bytes)} for "
+            f"{per_block}). Lower --context, or use --kv-dtype int8."
         )
     made = []
     for one_block in forwards:

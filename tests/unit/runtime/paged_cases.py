@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.quantized import Grouped, dequantized
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
@@ -32,6 +34,9 @@ SEQ, ROWS, LONGEST = 24, 3, 10
 BLOCKS, BLOCK_TOKENS = 40, 8
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 DENSE = ModelConfig.dense(n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256)
+WINDOW = ModelConfig.dense(
+    n_layers=2, d_model=64, d_ff=128, n_heads=8, n_kv_heads=2, vocab=256, window=8
+)
 # New tokens of each sequence in each pass.
 PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
 
@@ -43,42 +48,99 @@ LAYOUTS: dict[str, Case] = {
     "tensor 2": (DENSE, Mesh(tensor=2), "copied", FP32),
     "tensor 8, copied": (DENSE, Mesh(tensor=8), "copied", FP32),
     "tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32),
+    "two engines, tensor 4": (DENSE, Mesh(data=2, tensor=4), "sequence", FP32),
+    "window, tensor 8, sequence": (WINDOW, Mesh(tensor=8), "sequence", FP32),
     "experts, tensor 4": (MODELS["mixtral"], Mesh(tensor=4), "copied", FP32),
     "latent attention, tensor 4": (MODELS["deepseek"], Mesh(tensor=4), "copied", FP32),
+    "experts 2, tensor 4": (MODELS["mixtral"], Mesh(expert=2, tensor=4), "copied", FP32),
+    "latents, experts 4, tensor 2": (
+        MODELS["deepseek"],
+        Mesh(expert=4, tensor=2),
+        "sequence",
+        FP32,
+    ),
+    "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),
     "int8 cache, tensor 8, sequence": (DENSE, Mesh(tensor=8), "sequence", FP32 | {"kv": "int8"}),
+    "int8 on eight": (DENSE, Mesh(tensor=8), "sequence", dict.fromkeys(FP32, "int8")),
+    "fp8 weights and cache": (
+        DENSE,
+        Mesh(),
+        "copied",
+        {"weights": "fp8", "kv": "fp8", "compute": "bf16"},
+    ),
+    "int8 experts": (
+        MODELS["mixtral"],
+        Mesh(expert=2, tensor=2),
+        "copied",
+        dict.fromkeys(FP32, "int8"),
+    ),
+    "bf16": (DENSE, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
 }
-ALL = FAMILIES | LAYOUTS | NARROW
+# Weights in groups: name -> (elements of a group, case).
+GROUPED: dict[str, tuple[int, Case]] = {
+    "int4, groups of 32": (32, (DENSE, Mesh(), "copied", FP32 | {"weights": "int4"})),
+    "int4, groups of 128 on eight": (
+        128,
+        (DENSE, Mesh(tensor=8), "sequence", FP32 | {"weights": "int4"}),
+    ),
+    "int8, groups of 32 on two": (
+        32,
+        (DENSE, Mesh(tensor=2), "copied", FP32 | {"weights": "int8"}),
+    ),
+}
+ALL: dict[str, tuple[int | None, Case]] = {
+    **{name: (None, case) for name, case in (FAMILIES | LAYOUTS | NARROW).items()},
+    **GROUPED,
+}
 
 
-def forward(case: Case) -> PagedForward:
-    """On as many devices as the mesh of a case has."""
+def engine(case: Case, group: int | None = None) -> EngineState:
+    """On as many devices as the mesh of a case has.
+
+    Args:
+        group: elements of a group of weights; None for weights without groups.
+    """
     config, mesh, kv, dtypes = case
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
     table = Table(rules=serve_rules(layout), mesh=on)
     job = Serve(context=SEQ, **dtypes)
-    engine = EngineState(config=config, job=job, layout=layout, table=table, batch=1)
-    return PagedForward(engine=engine, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
+    return EngineState(config=config, job=job, layout=layout, table=table, batch=1, group=group)
 
 
-def distance(case: Case) -> dict[str, float]:
-    """Largest difference of a logit, and the root mean square of all."""
+def distance(group: int | None, case: Case) -> dict[str, float]:
+    """Largest difference of a logit, and the root mean square of all.
+
+    For weights in groups, the pass over whole sequences has the numbers that they stand for.
+    """
     config = case[0]
-    paged = forward(case)
+    state = engine(case, group)
+    paged = PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
     weights = init_weights(describe(config), jax.random.key(0), jnp.float32)
     one_device = role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))
     random = np.random.default_rng(0)
     tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)
     table = Table(rules={}, mesh=one_device)
+    stored = jax.jit(paged.engine.quantize_weights)(weights)
+    if group:
+        weights = jax.tree.map(
+            lambda w: dequantized(w, jnp.float32) if isinstance(w, Grouped) else w,
+            stored,
+            is_leaf=lambda w: isinstance(w, Grouped),
+        )
     whole = np.asarray(jax.jit(logits(config, table, SEQ, jnp.float32))(weights, tokens))
-    held = jax.jit(paged.engine.quantize_weights)(weights)
     cache = paged.init_cache()
     tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
     run = jax.jit(paged.function(all_logits=True))
+
+    def of_engines(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The rows of one group of chips, for all."""
+        return np.concatenate([x] * paged.engine.n_pools)
+
     past = np.zeros(ROWS, np.int32)
     differences = []
     for sizes in PASSES:
@@ -86,9 +148,11 @@ def distance(case: Case) -> dict[str, float]:
         chunk = np.zeros((ROWS, LONGEST), np.int32)
         for row in range(ROWS):
             chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
-        cache, got = run(held, cache, chunk, past, new, tables.astype(np.int32))
-        for row in range(ROWS):
-            read = np.asarray(got)[row, : new[row], : config.vocab]
+        arguments = [of_engines(x) for x in (chunk, past, new, tables.astype(np.int32))]
+        cache, got = run(stored, cache, *arguments)
+        for i, logits_TV in enumerate(np.asarray(got, np.float32)):
+            row = i % ROWS
+            read = logits_TV[: new[row], : config.vocab]
             differences.append(read - whole[row, past[row] : past[row] + new[row]])
         past += new
     together = np.concatenate(differences)
@@ -100,4 +164,4 @@ def distance(case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: distance(ALL[name]) for name in sys.argv[1:] or ALL}))
+    print(json.dumps({name: distance(*ALL[name]) for name in sys.argv[1:] or ALL}))

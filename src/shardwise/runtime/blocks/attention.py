@@ -7,7 +7,7 @@ keys and v_BTKH values of the chip's heads, o_BTNH is the attention output.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,24 @@ class AttentionCore(Protocol):
             q: rotated queries q_BTNH.
             k: rotated keys k_BTKH.
             v: values v_BTKH.
+        """
+        ...
+
+
+@runtime_checkable
+class LatentCore(Protocol):
+    """An attention core that caches the latents of keys and values instead of them."""
+
+    def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
+        """Rotary angles, as those of `AttentionCore`."""
+        ...
+
+    def attend_latents(self, a: Attention, q_BTNC: Array, ckv_BTC: Array) -> Array:
+        """Compute the attention output o_BTNC, whose values are latents.
+
+        Args:
+            q_BTNC: queries projected to the width of latents, followed by their rotary part.
+            ckv_BTC: latents of keys and values, followed by the keys' rotary part.
         """
         ...
 

@@ -6,6 +6,8 @@ part. q_BTNH, k_BTNH and v_BTNV are queries, keys and values of the chip's heads
 attention output. Latents are normalized before they are gathered over `tensor`, because they are
 narrower than their projections.
 
+A `LatentCore` caches latents and attends to them.
+
 Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
 """
 
@@ -18,9 +20,10 @@ from jax.ad_checkpoint import checkpoint_name
 from shardwise.models.config import Attention, Mla
 from shardwise.models.numerics import Norm
 from shardwise.runtime.blocks import elementwise
-from shardwise.runtime.blocks.attention import AttentionCore, project
+from shardwise.runtime.blocks.attention import AttentionCore, LatentCore, project
 from shardwise.runtime.blocks.positions import rotate
 from shardwise.runtime.blocks.products import BlockProducts
+from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
 
@@ -53,6 +56,10 @@ def latent_attention(
         q_BTNH = block.product("attn.q_up", _query_latent(mla, block, n_BTD))
     ckv_BTC = _key_value_latent(mla, block, n_BTD)
     c_BTC, rotary_BTR = jnp.split(ckv_BTC, [mla.kv_lora_rank], axis=-1)
+    if isinstance(core, LatentCore):
+        o_BTNV = _attend_latents(a, mla, block, core, q_BTNH, c_BTC, rotary_BTR, seq)
+        block.add_product("attn.out", o_BTNV)
+        return
     k_BTNH = checkpoint_name(block.product("attn.k_up", c_BTC), "k")
     v_BTNV = checkpoint_name(block.product("attn.v_up", c_BTC), "v")
     with jax.named_scope("rope"):
@@ -65,6 +72,45 @@ def latent_attention(
         k_BTNH = jnp.concatenate([k_BTNH, rotary_BTNR], axis=-1)
     o_BTNV = core.attend(core_block, a, q_BTNH, k_BTNH, v_BTNV)
     block.add_product("attn.out", o_BTNV)
+
+
+def _attend_latents(
+    a: Attention,
+    mla: Mla,
+    block: BlockProducts,
+    core: LatentCore,
+    q_BTNH: Array,
+    c_BTC: Array,
+    rotary_BTR: Array,
+    seq: int,
+) -> Array:
+    """Attention over cached latents: o_BTNV.
+
+    Queries are multiplied by the weights of keys, and outputs by those of values, so that no keys
+    and values of single heads exist (DeepSeek-V2, section 2.1.2).
+    """
+    plain_BTNH, q_BTNR = jnp.split(q_BTNH, [mla.d_nope], axis=-1)
+    with jax.named_scope("rope"):
+        angles = core.rotary_angles(a, q_BTNH.shape[1], seq)
+        q_BTNR = rotate(a.rotary, q_BTNR, angles)
+        rotary_BT1R = rotate(a.rotary, rotary_BTR[:, :, None], angles)
+    w_CNH = block.operand("attn.k_up")
+    with jax.named_scope("attn.k_up"):
+        if isinstance(w_CNH, Scaled):
+            plain_BTNH = plain_BTNH * w_CNH.scale.astype(plain_BTNH.dtype)
+            w_CNH = w_CNH.values.astype(plain_BTNH.dtype)
+        q_BTNC = jnp.einsum("btnh,cnh->btnc", plain_BTNH, w_CNH)
+    o_BTNC = core.attend_latents(
+        a,
+        jnp.concatenate([q_BTNC, q_BTNR], axis=-1),
+        jnp.concatenate([c_BTC, rotary_BT1R[:, :, 0]], axis=-1),
+    )
+    w_CNV = block.operand("attn.v_up")
+    with jax.named_scope("attn.v_up"):
+        if not isinstance(w_CNV, Scaled):
+            return jnp.einsum("btnc,cnv->btnv", o_BTNC, w_CNV)
+        o_BTNV = jnp.einsum("btnc,cnv->btnv", o_BTNC, w_CNV.values.astype(o_BTNC.dtype))
+        return o_BTNV * w_CNV.scale.astype(o_BTNV.dtype)
 
 
 def _query_latent(mla: Mla, block: BlockProducts, n_BTD: Array) -> Array:

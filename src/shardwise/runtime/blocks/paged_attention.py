@@ -30,7 +30,7 @@ class PagedAttention:
     Args:
         table: sharding rules on the mesh.
         tokens: the new tokens, and where their sequences are in the cache.
-        cache: keys "k" and values "v" of the layer's stack.
+        cache: keys "k" and values "v" of the layer's stack; latents "k" alone.
         first_block: index of the layer's first block in its stack.
         dtype: dtype of the cache.
     """
@@ -51,27 +51,41 @@ class PagedAttention:
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Compute o_BTNH, on the chips that have the cache of a head."""
-        with jax.named_scope("cache.write"):
-            new = {name: kv_cache.to_cache(x, self.dtype) for name, x in (("k", k), ("v", v))}
-            platform = self.table.mesh.platform
-            self.cache = paged_cache.write(self.cache, new, self.tokens, self.first_block, platform)
+        self._write({"k": k, "v": v})
         sinks_N = self._gathered(block.weight("sinks")) if a.sinks else None
         slopes_N = self._gathered(self._slopes(a)) if a.alibi else None
+        return self._attend(a, q, sinks_N, slopes_N)
+
+    def attend_latents(self, a: Attention, q_BTNC: Array, ckv_BTC: Array) -> Array:
+        """Compute o_BTNC over cached latents, which are one KV head for all queries."""
+        self._write({"k": ckv_BTC[:, :, None]})
+        return self._attend(a, q_BTNC)
+
+    def _write(self, new: dict[str, Array]) -> None:
+        """Write keys and values of the new tokens."""
+        with jax.named_scope("cache.write"):
+            narrow = {name: kv_cache.to_cache(x, self.dtype) for name, x in new.items()}
+            self.cache = paged_cache.write(
+                self.cache, narrow, self.tokens, self.first_block, self.table.mesh.platform
+            )
+
+    def _attend(
+        self, a: Attention, q: Array, sinks_N: Array | None = None, slopes_N: Array | None = None
+    ) -> Array:
+        """Attention of the chip's queries over the cache."""
         with jax.named_scope("attn.exchange"):
             q_BTNH = self._gathered(q, 2)
         with jax.named_scope("attn.caches"):
-            o_BTNH = paged_cache.attend(
+            return paged_cache.attend(
                 q_BTNH,
                 self.cache,
                 self.tokens,
                 self.first_block,
                 a,
-                platform,
+                self.table.mesh.platform,
                 sinks_N=sinks_N,
                 slopes_N=slopes_N,
             )
-        with jax.named_scope("attn.exchange"):
-            return self._own_heads(o_BTNH, q.shape[2])
 
     def _gathered(self, x: Array, dim: int = 0) -> Array:
         """An array of this chip's query heads, for all heads that its part of the cache serves."""
@@ -79,13 +93,6 @@ class PagedAttention:
         if not axes:
             return x
         return lax.all_gather(x, axes, axis=dim, tiled=True)
-
-    def _own_heads(self, o_BTNH: Array, n_heads: int) -> Array:
-        """The outputs of this chip's own query heads."""
-        axes = self.tokens.kv_layout.token_axes
-        if not axes:
-            return o_BTNH
-        return lax.dynamic_slice_in_dim(o_BTNH, lax.axis_index(axes) * n_heads, n_heads, 2)
 
     def _slopes(self, a: Attention) -> Array:
         """ALiBi slopes of this chip's heads."""

@@ -20,6 +20,7 @@ from shardwise.models import Moe
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.routing import Slots
 from shardwise.runtime.layout.sharding import Table, gather, scatter
+from shardwise.runtime.weights.quantized import sum_dtype
 
 Array = jax.Array
 TENSOR = ("tensor",)
@@ -110,7 +111,8 @@ class PaddedDispatch:
 
     def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
         """Multiply the copies that each expert received by the expert's matrix."""
-        return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ)
+        sums = sum_dtype(x_ECI.dtype)
+        return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ, preferred_element_type=sums)
 
     def expand(self, b_EJ: Array) -> Array:
         """Broadcast one row per expert to all copies that the expert received."""

@@ -8,6 +8,8 @@ width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -27,6 +29,7 @@ from shardwise.runtime.experts.dispatch import (
 from shardwise.runtime.experts.ragged import RaggedDispatch
 from shardwise.runtime.experts.ragged import ragged_dispatch as dispatch_ragged
 from shardwise.runtime.layout.sharding import gather
+from shardwise.runtime.weights.quantized import Scaled, quantize
 
 Array = jax.Array
 Dispatch = PaddedDispatch | RaggedDispatch
@@ -129,7 +132,10 @@ def _experts(
     def product(part: str, x_RI: Array) -> Array:
         w_EIJ = block.operand(f"moe.{part}")
         with jax.named_scope(f"moe.{part}"):
-            y_RJ = dispatch.product(x_RI, w_EIJ)
+            if isinstance(w_EIJ, Scaled):
+                y_RJ = _scaled_product(dispatch, x_RI, w_EIJ, block.precision.narrow)
+            else:
+                y_RJ = dispatch.product(x_RI, w_EIJ)
             if m.bias and part != "down":
                 y_RJ = y_RJ + dispatch.expand(block.weight(f"b_{part}"))
             return y_RJ
@@ -149,6 +155,17 @@ def _experts(
     if m.routing.on_input:
         return y_RD + bias_RD * (weights_R1 != 0)
     return y_RD + bias_RD * weights_R1
+
+
+def _scaled_product(dispatch: Dispatch, x_RI: Array, w_EIJ: Scaled, narrow: Any) -> Array:
+    """Multiply copies by quantized matrices; see `quantized.product`."""
+    scale_RJ = dispatch.expand(w_EIJ.scale)
+    if narrow is None:
+        y_RJ = dispatch.product(x_RI, w_EIJ.values.astype(x_RI.dtype))
+        return (y_RJ * scale_RJ).astype(x_RI.dtype)
+    rows = quantize(x_RI, narrow, (-1,))
+    y_RJ = dispatch.product(rows.values, w_EIJ.values.astype(narrow))
+    return (y_RJ.astype(jnp.float32) * rows.scale[..., None] * scale_RJ).astype(x_RI.dtype)
 
 
 def _down_bias(block: BlockProducts) -> Array:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.runtime.weights.quantized import is_narrow, sum_dtype
+
 Array = jax.Array
 
 ROW_TILE = 128  # rows are a multiple of the smallest tile on TPUs
@@ -26,14 +28,15 @@ def grouped_matmul(platform: str, x_RI: Array, w_EIJ: Array, sizes_E: Array) -> 
         x_RI: rows, those of the first group first.
         sizes_E: number of rows of each group; the result of rows behind the last one is undefined.
     """
-    if platform == "tpu":
+    if platform == "tpu" and not is_narrow(x_RI.dtype):
         return by_megablox(x_RI, w_EIJ, sizes_E)
     return by_xla(x_RI, w_EIJ, sizes_E)
 
 
 def by_xla(x_RI: Array, w_EIJ: Array, sizes_E: Array) -> Array:
-    """Grouped matmul by `lax.ragged_dot`."""
-    y_RJ: Array = lax.ragged_dot(x_RI, w_EIJ, sizes_E)
+    """Grouped matmul by `lax.ragged_dot`, also of 8-bit numbers, which megablox does not take."""
+    sums = sum_dtype(x_RI.dtype)
+    y_RJ: Array = lax.ragged_dot(x_RI, w_EIJ, sizes_E, preferred_element_type=sums)
     return y_RJ
 
 

@@ -1,5 +1,5 @@
-"""Paged attention on TPUs in Pallas: a kernel that writes new tokens to the pages of a KV cache, and
-one that attends to them.
+"""Paged attention on TPUs in Pallas: a kernel writes new tokens to the pages of a KV cache, and one
+attends to them.
 
 Letters of arrays: P pages of a stack of layers, B sequences, T new tokens of each, M pages of a
 block table, K KV heads, G query heads per KV head, O tokens per page, H width of keys, V width of
@@ -13,6 +13,7 @@ and do not return the log-sum-exps by which chips that share a sequence combine 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from jax.experimental.pallas import tpu as pltpu
 from shardwise.arrays import ceil_div
 from shardwise.models import Attention
 from shardwise.runtime.kernels.attention_mask import attention_mask
+from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
 
@@ -34,7 +36,8 @@ LANES = 128  # of a tile
 SUBLANES = 32  # of a tile of 8-bit numbers, the tallest
 BUFFER_BYTES = 4 << 20  # of the pages in VMEM
 STEP_TOKENS = 512  # at most, of a step over the keys
-QUERY_ROWS = 512  # at most, (token, head) pairs of a step over the queries
+QUERY_BYTES = 4 << 20  # of a step over the queries in VMEM
+QUERY_ROWS = 512  # at most, (token, head) pairs of a KV head in a step over the queries
 DTYPES = (jnp.int8, jnp.bfloat16, jnp.float32)
 
 
@@ -153,7 +156,7 @@ def _write_kernel(
     def each(do: Callable[[int, Array], Any]) -> None:
         def one(i: Array, _: None) -> None:
             @pl.when(first_ref[start + i] < end_ref[start + i])
-            def _() -> None:
+            def do_all() -> None:
                 for array in range(n):
                     do(array, i)
 
@@ -200,10 +203,8 @@ class _Shape:
 
 def attend(
     q_BTNH: Array,
-    keys: Array,
-    values: Array | None,
-    key_scale: Array | None,
-    value_scale: Array | None,
+    keys: Array | Scaled,
+    values: Array | Scaled | None,
     past_B: Array,
     new_B: Array,
     page_BM: Array,
@@ -220,7 +221,6 @@ def attend(
         q_BTNH: queries of the new tokens.
         keys: pages with the keys, also of the new tokens.
         values: pages with the values; None if they are part of the keys.
-        key_scale, value_scale: scales of quantized pages.
         past_B: number of tokens of each sequence before the new ones.
         new_B: number of new tokens.
         page_BM: index of each page of a sequence.
@@ -230,16 +230,16 @@ def attend(
         value_width: V.
     """
     B, T, N, H = q_BTNH.shape
-    _, K, O, _ = keys.shape
+    arrays = jax.tree.leaves((keys, values))
+    _, K, O, _ = arrays[0].shape
     G = N // K
-    n_tokens = T if T == 1 else min(max(16, QUERY_ROWS // G), ceil_div(T, 16) * 16)
+    n_tokens = 1 if T == 1 else _query_tokens(T, G, K * 4 * (H + 2 * value_width + 4 * LANES))
     padded_T = int(ceil_div(T, n_tokens) * n_tokens)
     rows = int(ceil_div(n_tokens * G, 16) * 16)
     q_BKRH = jnp.pad(q_BTNH, ((0, 0), (0, padded_T - T), (0, 0), (0, 0)))
     q_BKRH = q_BKRH.reshape(B, padded_T, K, G, H).swapaxes(1, 2).reshape(B, K, padded_T * G, H)
     if T == 1:
         q_BKRH = jnp.pad(q_BKRH, ((0, 0), (0, 0), (0, rows - G), (0, 0)))
-    arrays = [x for x in (keys, key_scale, values, value_scale) if x is not None]
     page_bytes = sum(_size(x.shape[1:]) * x.dtype.itemsize for x in arrays)
     fitting = min(STEP_TOKENS // O, BUFFER_BYTES // (2 * page_bytes), page_BM.shape[1])
     shape = _Shape(
@@ -250,7 +250,7 @@ def attend(
         block_tokens=block_tokens,
         value_width=value_width,
         shares_values=values is None,
-        is_scaled=key_scale is not None,
+        is_scaled=isinstance(keys, Scaled),
     )
     n_steps = padded_T // n_tokens
     by_rows = lambda b, t, *_: (b, 0, t, 0)
@@ -300,6 +300,20 @@ def attend(
     return by_token(o_BKRV), by_token(lse_BKRL[..., :1])[..., 0]
 
 
+def _query_tokens(n_tokens: int, group: int, row_bytes: int) -> int:
+    """New tokens per step over the queries: their rows fill whole tiles.
+
+    Args:
+        n_tokens: new tokens of a sequence.
+        group: query heads per KV head.
+        row_bytes: bytes in VMEM of one query head of each KV head.
+    """
+    rows = min(QUERY_ROWS, QUERY_BYTES // row_bytes)
+    multiple = 16 // math.gcd(16, group)
+    fitting = max(1, rows // (group * multiple))
+    return multiple * min(fitting, int(ceil_div(n_tokens, multiple)))
+
+
 def _cost(
     q_BTNH: Array, shape: _Shape, n_blocks: int, page_bytes: int, page_tokens: int, n_steps: int
 ) -> pl.CostEstimate:
@@ -308,7 +322,7 @@ def _cost(
     context = n_blocks * shape.block_tokens
     window = shape.a.window or context
     n_keys = min(window, context - (T - 1) / 2)  # of a query
-    read = min(context, window + shape.n_tokens - 1)  # tokens, of a step over queries
+    read: float = min(context, window + shape.n_tokens - 1)  # tokens, of a step over queries
     if T > 1:
         read = min(read, context - T + (T + shape.n_tokens) / 2)
     share = page_tokens / shape.block_tokens
@@ -340,8 +354,9 @@ def _attend_kernel(
     first = past_ref[b] + pl.program_id(1) * shape.n_tokens
     end = jnp.minimum(first + shape.n_tokens, past_ref[b] + new_ref[b])
     step_tokens = shape.n_pages * shape.block_tokens
-    first_key = 0 if shape.a.window is None else jnp.maximum(first - shape.a.window + 1, 0)
-    first_step = first_key // step_tokens
+    first_step = jnp.zeros((), jnp.int32)
+    if shape.a.window is not None:
+        first_step = jnp.maximum(first - shape.a.window + 1, 0) // step_tokens
     # Without new tokens there is nothing to read.
     end_step = jnp.where(first < end, (end + step_tokens - 1) // step_tokens, first_step)
     highest_ref[...] = jnp.full(highest_ref.shape, LOWEST, jnp.float32)
@@ -363,7 +378,7 @@ def _attend_kernel(
 
     def fetch(step: Array) -> None:
         @pl.when(step < end_step)
-        def _() -> None:
+        def start_all() -> None:
             for copy in copies(step):
                 copy.start()
 

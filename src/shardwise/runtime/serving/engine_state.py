@@ -1,33 +1,29 @@
-"""The arrays of a serving engine: weights and KV caches, with their dtypes and shardings.
+"""The weights of a serving engine, with their dtypes and shardings.
 
-An engine has two trees. The tree of weights is like that of training, but the matrices of layers
-may be quantized (`Scaled` or `Grouped`); embedding and head stay in 16 bits. The tree of the cache
-has `layers`, a list with a dict of keys "k" and values "v" [L,B,K,S,H] for each kind of layer, and
-`lengths` [B], the numbers of tokens in the cache of each sequence.
+The tree of weights is like that of training, but the matrices of layers may be quantized (`Scaled`
+or `Grouped`); embedding and head stay in 16 bits.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadInput
-from shardwise.models import Attention, Layer, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.ops.layers import layer_terms
-from shardwise.runtime.blocks.attention import AttentionCore
-from shardwise.runtime.blocks.layers import LayerSettings, run_layer
+from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.experts import ragged
 from shardwise.runtime.layout.sharding import Table
-from shardwise.runtime.serving.kv_cache import SCALE_DTYPE
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
 from shardwise.runtime.weights.descriptions import (
     ArrayInfo,
@@ -89,15 +85,14 @@ class EngineState:
         return describe(self.config)
 
     @property
-    def attentions(self) -> list[Attention]:
-        """The attention of each kind of layer."""
-        layers = [group.layer for group in self.config.groups]
-        return [layer.attention for layer in layers if layer.attention]
+    def _row_roles(self) -> tuple[str, ...]:
+        """Roles over which sequences are distributed, to engines and to groups of their chips."""
+        return ("data", *self.table.roles("activations", ("B",)).get("B", ()))
 
     @property
-    def n_engines(self) -> int:
-        """Number of engines."""
-        return self.layout.sizes["data"]
+    def n_pools(self) -> int:
+        """Number of groups of chips with sequences and a cache of their own."""
+        return self.table.mesh.size(self._row_roles)
 
     @property
     def activation_dtype(self) -> Any:
@@ -119,13 +114,19 @@ class EngineState:
         if self._is_quantized and is_narrow(compute):
             narrow = compute
         precision = Precision(compute=self.activation_dtype, narrow=narrow)
-        return LayerSettings(config=self.config, table=self.table, precision=precision, seq=seq)
+        return LayerSettings(
+            config=self.config,
+            table=self.table,
+            precision=precision,
+            seq=seq,
+            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
+        )
 
     @functools.cached_property
     def contracted_dims(self) -> Tree:
         """For each weight, the dims that its product contracts, counted from the last (-1).
 
-        They are empty for vectors, embedding and head, which are not quantized.
+        They are empty for vectors, routers, embedding and head, which are not quantized.
         """
         layers = []
         for stack, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
@@ -133,13 +134,15 @@ class EngineState:
             contracting = {
                 term.einsum.right.name: term.einsum.contracting
                 for term in terms
-                if term.block != "core"
+                if term.block != "core" and term.name != "moe.router"
             }
             dims = {}
             for name, info in infos.items():
                 names = info.weight.dims
                 summed = contracting.get(info.weight.name, ())
-                dims[name] = tuple(i - len(names) for i, dim in enumerate(names) if dim in summed)
+                dims[name] = tuple(
+                    i - len(names) for i, dim in enumerate(names) if dim in summed and dim != "E"
+                )
             layers.append(dims)
         return {"layers": layers, "outer": dict.fromkeys(self.infos["outer"], ())}
 
@@ -193,29 +196,10 @@ class EngineState:
 
         return map_infos(spec_of, self.infos, self.contracted_dims)
 
-    def cache_specs(self) -> Tree:
-        """Partition specs of the cache."""
-        kv = self.kv
-        rows = (*self.table.mesh.axis_names(("data",)), *kv.batch_axes)
-        scale_spec = (None, rows or None, kv.heads or None, kv.token_axes or None)
-        spec: Any = PartitionSpec(*scale_spec, None)
-        if is_narrow(dtype(self.job.kv)):
-            spec = _scaled_spec(spec, PartitionSpec(*scale_spec))
-        return {
-            "layers": [{"k": spec, "v": spec} for _ in self.config.groups],
-            "lengths": self.row_spec,
-        }
-
     @property
     def row_spec(self) -> PartitionSpec:
-        """Partition spec of arrays [sequence, ..], which every chip of an engine has whole."""
-        return PartitionSpec(self.table.mesh.axis_names(("data",)))
-
-    @property
-    def logits_spec(self) -> PartitionSpec:
-        """Partition spec of logits [sequence, V]."""
-        mesh = self.table.mesh
-        return PartitionSpec(mesh.axis_names(("data",)), mesh.axis_names(("tensor",)))
+        """Partition spec of arrays [sequence, ..]."""
+        return PartitionSpec(self.table.mesh.axis_names(self._row_roles))
 
     def weight_shapes(self) -> Tree:
         """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""
@@ -241,10 +225,6 @@ class EngineState:
 
         return jax.tree_util.tree_map_with_path(format_of, self.weight_shapes())
 
-    def cache_shapes(self) -> Tree:
-        """Shapes, dtypes and shardings of the cache."""
-        return self._sharded(jax.eval_shape(self.init_cache), self.cache_specs())
-
     def _sharded(self, arrays: Tree, specs: Tree) -> Tree:
         """Add shardings to the shapes of arrays."""
         mesh = self.table.mesh.jax_mesh
@@ -254,60 +234,6 @@ class EngineState:
 
         return jax.tree.map(with_sharding, arrays, specs)
 
-    def init_cache(self) -> Tree:
-        """Make an empty cache."""
-        n_sequences = self.batch * self.n_engines
-        kv_dtype = dtype(self.job.kv)
-
-        def zeros(a: Attention, n_layers: int) -> Array | Scaled:
-            n_slots = self.kv.local_slots(a, self.job.context) * self.kv.n_parts
-            shape = (n_layers, n_sequences, a.n_kv_heads, n_slots)
-            values = jnp.zeros((*shape, a.d_head), kv_dtype)
-            if is_narrow(kv_dtype):
-                return Scaled(values, jnp.zeros(shape, SCALE_DTYPE))
-            return values
-
-        n_layers = [group.count for group in self.config.groups]
-        layers = [
-            {name: zeros(a, count) for name in ("k", "v")}
-            for a, count in zip(self.attentions, n_layers, strict=True)
-        ]
-        return {"layers": layers, "lengths": jnp.zeros(n_sequences, jnp.int32)}
-
-    def run_layers(
-        self,
-        settings: LayerSettings,
-        x_BTD: Array,
-        weights: Tree,
-        caches: list[Tree],
-        core_of: Callable[[Layer, Tree], Any],
-    ) -> tuple[Array, list[Tree]]:
-        """Run all layers: return (residual, new keys and values of each kind of layer).
-
-        Args:
-            settings: model, sharding rules and options that all layers share.
-            x_BTD: residual before the first layer.
-            weights: weights of the engine.
-            caches: caches of each kind of layer, which are read but not written.
-            core_of: function that makes the attention core of a layer from its cache.
-        """
-        new_keys_values = []
-        for group, layer_weights, layer_caches in zip(
-            self.config.groups, weights["layers"], caches, strict=True
-        ):
-
-            def body(
-                x_BTD: Array, arrays: tuple[Tree, Tree], layer: Layer = group.layer
-            ) -> tuple[Array, Tree]:
-                weights, cache = arrays
-                core: AttentionCore = core_of(layer, cache)
-                x_BTD = run_layer(settings, layer, core, x_BTD, without_accumulators(weights), {})
-                return x_BTD, core.cache_update  # type: ignore[attr-defined]
-
-            x_BTD, written = lax.scan(body, x_BTD, (layer_weights, layer_caches))
-            new_keys_values.append(written)
-        return x_BTD, new_keys_values
-
 
 def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
     """Pair every weight with None, because a forward pass needs no gradient accumulators."""
@@ -316,18 +242,3 @@ def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
 
 def _scaled_spec(values: PartitionSpec, scale: PartitionSpec) -> Scaled:
     return Scaled(values, scale)  # type: ignore[arg-type]
-
-
-def greedy(table: Table, logits_BV: Array) -> Array:
-    """The most likely token of each sequence, from the columns of the logits that each chip has."""
-    with jax.named_scope("sample"):
-        token_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-        if not table.roles("activations", ("V",)):
-            return token_B
-        names = table.mesh.axis_names(("tensor",))
-        max_B = logits_BV.max(axis=-1)
-        token_B = token_B + table.index(("tensor",)) * logits_BV.shape[-1]
-        max_PB = lax.all_gather(max_B, names)
-        token_PB = lax.all_gather(token_B, names)
-        best_chip_B = jnp.argmax(max_PB, axis=0)
-        return jnp.take_along_axis(token_PB, best_chip_B[None], axis=0)[0]

@@ -6,6 +6,7 @@ decode step has one token for each sequence, and drafted tokens are verified as 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
+from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.weights.descriptions import Tree, layer_stacks
 from shardwise.runtime.weights.quantized import Grouped, Scaled, is_narrow
@@ -31,6 +33,7 @@ from shardwise.runtime.weights.quantized import Grouped, Scaled, is_narrow
 Array = jax.Array
 
 BLOCK_TOKENS = 16
+LATENT_WEIGHTS = ("w_uk", "w_uv")  # which latent attention multiplies in either order
 LANES = 128  # of a TPU, see `kernels.paged`
 
 
@@ -40,7 +43,7 @@ class PagedForward:
 
     Args:
         engine: weights, sharding rules and dtypes of the engine.
-        n_blocks: blocks of the cache.
+        n_blocks: blocks of the cache of each of `engine.n_pools`.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
         by_layer: whether each layer has its own arrays and code, which is faster on a CPU of one
             device: slices of stacked arrays would be copied. Weights are those that
@@ -57,7 +60,7 @@ class PagedForward:
         kv_dtype = dtype(self.engine.job.kv)
 
         def zeros(a: Attention, n_layers: int, width: int) -> CacheArray:
-            n_blocks = n_layers * self.n_blocks * self.engine.n_engines
+            n_blocks = n_layers * self.n_blocks * self.engine.n_pools
             shape = (n_blocks, cached_heads(a), self.block_tokens)
             values = jnp.zeros((*shape, width), kv_dtype)
             if is_narrow(kv_dtype):
@@ -66,7 +69,7 @@ class PagedForward:
 
         caches: list[Any] = []
         for a, n_layers in cached_stacks(self.engine.config):
-            widths = {"k": a.d_head, "v": value_width(a)}
+            widths = cached_widths(a)
             sizes = [n_layers]
             if self.by_layer:
                 sizes = [1] * n_layers
@@ -89,7 +92,7 @@ class PagedForward:
             for i in range(n_layers):
                 layer = jax.tree.map(lambda x, i=i: x[i], stacked)
                 for name, contracted in stack_dims.items():
-                    if _is_by_output(layer[name], contracted):
+                    if name not in LATENT_WEIGHTS and _is_by_output(layer[name], contracted):
                         layer[name] = cpu_rows.rows(layer[name], contracted)
                 by_layer.append(layer)
             layers.append(by_layer)
@@ -106,7 +109,8 @@ class PagedForward:
         spec: Any = PartitionSpec(*scale_spec, None)
         if is_narrow(dtype(self.engine.job.kv)):
             spec = Scaled(spec, PartitionSpec(*scale_spec))  # type: ignore[arg-type]
-        return [{"k": spec, "v": spec} for _ in cached_stacks(self.engine.config)]
+        stacks = cached_stacks(self.engine.config)
+        return [dict.fromkeys(cached_widths(a), spec) for a, _ in stacks]
 
     def cache_shapes(self) -> list[Tree]:
         """Shapes, dtypes and shardings of the cache."""
@@ -125,11 +129,11 @@ class PagedForward:
         """Shapes of `function`'s arguments after the cache.
 
         Args:
-            n: number of sequences of each engine.
+            n: number of sequences of each of the engine's pools.
             n_tokens: number of new tokens of each.
             n_blocks: number of blocks of each.
         """
-        rows = n * self.engine.n_engines
+        rows = n * self.engine.n_pools
         sharding = NamedSharding(self.engine.table.mesh.jax_mesh, self.engine.row_spec)
         shapes = ((rows, n_tokens), (rows,), (rows,), (rows, n_blocks))
         return tuple(jax.ShapeDtypeStruct(x, jnp.int32, sharding=sharding) for x in shapes)
@@ -273,7 +277,7 @@ def block_tokens(engine: EngineState) -> int:
     """Tokens of a block: those that the kernels of the platform read best."""
     if engine.table.mesh.platform == "tpu":
         return LANES * engine.kv.n_parts
-    return BLOCK_TOKENS
+    return math.lcm(BLOCK_TOKENS, engine.kv.n_parts)
 
 
 def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
@@ -287,11 +291,8 @@ def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
     return pairs
 
 
-def cached_heads(a: Attention) -> int:
-    """Number of KV heads in the cache; with latent attention each query head has its own."""
-    return a.n_heads if a.mla else a.n_kv_heads
-
-
-def value_width(a: Attention) -> int:
-    """Width of the values of a head."""
-    return a.mla.d_v if a.mla else a.d_head
+def cached_widths(a: Attention) -> dict[str, int]:
+    """Width of the keys "k" and values "v" of a head; latents and rotary parts are "k" alone."""
+    if a.mla:
+        return {"k": a.mla.kv_lora_rank + a.mla.d_rope}
+    return {"k": a.d_head, "v": a.d_head}

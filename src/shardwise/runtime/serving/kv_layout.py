@@ -2,7 +2,7 @@
 
 `tensor` shards the cache by KV heads. If it has more chips than there are KV heads, it becomes two
 mesh axes: the first shards the heads, and the chips along the second have copies of the same head,
-or different sequences, or different tokens of each sequence.
+or different tokens of each sequence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class KvLayout:
     Args:
         heads: mesh axes that shard the KV heads.
         copy_axes: mesh axes along which chips have the same heads.
-        split: what `copy_axes` shard: `batch` (the sequences), `sequence` (the tokens of each
-            sequence), or nothing (`copied`).
+        split: what `copy_axes` shard: `sequence` (the tokens of each sequence) or nothing
+            (`copied`).
         n_copies: number of chips along `copy_axes`.
     """
 
@@ -40,67 +40,30 @@ class KvLayout:
     n_copies: int
 
     @property
-    def batch_axes(self) -> tuple[str, ...]:
-        """Axes that shard the sequences of an engine."""
-        return self.copy_axes if self.split == "batch" else ()
-
-    @property
     def token_axes(self) -> tuple[str, ...]:
         """Axes that shard the tokens of a sequence."""
         return self.copy_axes if self.split == "sequence" else ()
 
     @property
     def n_parts(self) -> int:
-        """Number of chips that share the tokens of a sequence: token p is in part p mod n_parts."""
+        """Number of chips that share the tokens of a sequence."""
         return self.n_copies if self.split == "sequence" else 1
 
     def part(self) -> Array:
         """Index of the part of every sequence that this chip has."""
-        return _index(self.token_axes)
-
-    def own_rows(self, x: Array) -> Array:
-        """Slice dim 0 of x, which has the engine's sequences, to those of this chip's cache."""
-        if not self.batch_axes:
-            return x
-        n = x.shape[0] // self.n_copies
-        return lax.dynamic_slice_in_dim(x, _index(self.batch_axes) * n, n, 0)
-
-    def own_row_indices(self, rows_n: Array, n_rows: int) -> Array:
-        """Convert indices of sequences in the engine's cache to indices in this chip's cache.
-
-        Sequences of other chips get the index `n_rows`, at which writes are dropped.
-
-        Args:
-            rows_n: index of the sequence of each of n prompts in the engine's cache.
-            n_rows: number of sequences in this chip's cache.
-        """
-        if not self.batch_axes:
-            return rows_n
-        local_n = rows_n - _index(self.batch_axes) * n_rows
-        return jnp.where((local_n >= 0) & (local_n < n_rows), local_n, n_rows)
-
-    def local_slots(self, a: Attention, context: int) -> int:
-        """Number of slots per sequence in the cache of one chip: see `slots`."""
-        return -(-slots(a, context) // self.n_parts)
-
-
-def slots(a: Attention, context: int) -> int:
-    """Number of slots of a sequence: `context`, or the window. Token p is in slot p mod slots."""
-    if a.window is None:
-        return context
-    return min(a.window, context)
-
-
-def _index(axes: tuple[str, ...]) -> Array:
-    """Index of this chip along mesh axes; 0 without axes."""
-    if not axes:
-        return jnp.zeros((), jnp.int32)
-    return lax.axis_index(axes)
+        if not self.token_axes:
+            return jnp.zeros((), jnp.int32)
+        return lax.axis_index(self.token_axes)
 
 
 def kv_heads(config: ModelConfig) -> int:
     """Number of KV heads of the layer that has the fewest, which limits their sharding."""
-    return min(a.n_kv_heads for a, _ in config.attentions)
+    return min(cached_heads(a) for a, _ in config.attentions)
+
+
+def cached_heads(a: Attention) -> int:
+    """Number of KV heads in the cache; latents are one for all heads."""
+    return 1 if a.mla else a.n_kv_heads
 
 
 def kv_layout(mesh: RoleMesh, split: str) -> KvLayout:

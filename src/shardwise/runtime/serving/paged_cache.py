@@ -122,8 +122,24 @@ def _has_kernel(cache: Cache) -> bool:
     """Whether `kernels.paged` takes the keys and values of a cache."""
     from shardwise.runtime.kernels import paged
 
-    arrays = [x.values if isinstance(x, Scaled) else x for x in cache.values()]
-    return all(paged.supports(x) for x in arrays)
+    return all(paged.supports(_values(x)) for x in cache.values())
+
+
+def _value_width(a: Attention) -> int:
+    """Width of the values in a cache; with latent attention they are the first numbers of keys."""
+    return a.mla.kv_lora_rank if a.mla else a.d_head
+
+
+def _latents(keys: CacheArray, width: int) -> CacheArray:
+    """The values that are part of keys."""
+    if isinstance(keys, Scaled):
+        return Scaled(keys.values[..., :width], keys.scale)
+    return keys[..., :width]
+
+
+def _values(x: CacheArray) -> Array:
+    """The numbers of keys or values, without their scales."""
+    return x.values if isinstance(x, Scaled) else x
 
 
 def _write_pages(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array) -> Cache:
@@ -158,8 +174,9 @@ def attend(
     """Compute o_BTNH of new tokens over their sequences, whose keys and values are in the cache.
 
     Args:
-        q_BTNH: queries of the new tokens.
-        cache: keys "k" and values "v" of a stack, with those of the new tokens.
+        q_BTNH: queries of the new tokens, of all heads that the chip's part of the cache serves.
+        cache: keys "k" and values "v" of a stack, with those of the new tokens; without "v" values
+            are part of the keys.
         first_block: index of the layer's first block in its stack.
         a: mask, window, scale and softcap.
         platform: `RoleMesh.platform` of the chips.
@@ -183,31 +200,24 @@ def _attend_pages(
     from shardwise.runtime.kernels import paged
 
     B, T, N, _ = q_BTNH.shape
-    keys, values = cache["k"], cache["v"]
-    key_scale = value_scale = None
-    if isinstance(keys, Scaled) and isinstance(values, Scaled):
-        (keys, key_scale), (values, value_scale) = keys, values
     o_BTNV, lse_BTN = paged.attend(
         q_BTNH,
-        keys,
-        values,
-        key_scale,
-        value_scale,
+        cache["k"],
+        cache.get("v"),
         tokens.past_B,
         tokens.new_B,
         first_block + tokens.tables_BM,
         tokens.kv_layout.part(),
         a,
         block_tokens=tokens.block_tokens,
-        value_width=values.shape[-1],
+        value_width=_value_width(a),
     )
     if not tokens.kv_layout.token_axes and sinks_N is None:
         return o_BTNV
-    K = keys.shape[1]
-    o_BKGTV = o_BTNV.astype(jnp.float32).reshape(B, T, K, N // K, -1).transpose(0, 2, 3, 1, 4)
+    K = _values(cache["k"]).shape[1]
+    o_BKGTV = o_BTNV.reshape(B, T, K, N // K, -1).transpose(0, 2, 3, 1, 4)
     lse_BKGT = lse_BTN.reshape(B, T, K, N // K).transpose(0, 2, 3, 1)
-    partial = (lse_BKGT, jnp.ones_like(lse_BKGT), o_BKGTV)
-    return _by_token(_merge(partial, tokens.kv_layout, sinks_N), q_BTNH.dtype)
+    return _joined(o_BKGTV, lse_BKGT, tokens.kv_layout, sinks_N)
 
 
 def _attend_blocks(
@@ -225,11 +235,12 @@ def _attend_blocks(
     merges their softmax with what it has (FlashAttention, arXiv 2205.14135, section 3.1).
     """
     B, T, N, _ = q_BTNH.shape
-    keys, values = cache["k"], cache["v"]
-    K = jax.tree.leaves(keys)[0].shape[1]
+    keys = cache["k"]
+    K = _values(keys).shape[1]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, -1)
     n_blocks = min(tokens.tables_BM.shape[1], max(1, SLOTS_PER_STEP // tokens.block_tokens))
     tables_BM = _padded(tokens.tables_BM, n_blocks)
+    d_value = _value_width(a)
     layout = tokens.kv_layout
     positions_BT = tokens.positions_BT
 
@@ -240,7 +251,7 @@ def _attend_blocks(
         position_S = (block_n[:, None] * tokens.block_tokens + offset_O).reshape(-1)
         block_Bn = first_block + lax.dynamic_slice_in_dim(tables_BM, i * n_blocks, n_blocks, 1)
         k_BKSH = _read(keys, block_Bn)
-        v_BKSH = _read(values, block_Bn)
+        v_BKSH = _read(cache["v"], block_Bn) if "v" in cache else _latents(k_BKSH, d_value)
         s_BKGTS = a.score_scale * _scores(q_BTKGH, k_BKSH)
         if slopes_N is not None:
             bias_BT1S = position_S - positions_BT[..., None]
@@ -258,7 +269,6 @@ def _attend_blocks(
         return new_highest, total_BKGT, o_BKGTH
 
     shape = (B, K, N // K, T)
-    d_value = jax.tree.leaves(values)[0].shape[-1]
     start = (
         jnp.full(shape, LOWEST, jnp.float32),
         jnp.zeros(shape, jnp.float32),
@@ -266,33 +276,33 @@ def _attend_blocks(
     )
     n_slots = n_blocks * tokens.block_tokens
     n_steps = (jnp.max(tokens.past_B + tokens.new_B) + n_slots - 1) // n_slots
-    partial = lax.fori_loop(0, n_steps, step, start)
-    return _by_token(_merge(partial, layout, sinks_N), q_BTNH.dtype)
+    highest_BKGT, total_BKGT, o_BKGTH = lax.fori_loop(0, n_steps, step, start)
+    total_BKGT = jnp.maximum(total_BKGT, jnp.finfo(jnp.float32).tiny)
+    o_BKGTH = (o_BKGTH / total_BKGT[..., None]).astype(q_BTNH.dtype)
+    return _joined(o_BKGTH, highest_BKGT + jnp.log(total_BKGT), layout, sinks_N)
 
 
-def _by_token(o_BKGTH: Array, dtype: Any) -> Array:
-    """The same outputs as o_BTNH."""
-    B, K, G, T, H = o_BKGTH.shape
-    return o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, H).astype(dtype)
+def _joined(o_BKGTH: Array, lse_BKGT: Array, layout: KvLayout, sinks_N: Array | None) -> Array:
+    """Join the outputs of chips that share the tokens of sequences: o_BTNH of this chip's heads.
 
-
-def _merge(partial: tuple[Array, Array, Array], layout: KvLayout, sinks_N: Array | None) -> Array:
-    """Finish the softmax of o_BKGTH, over all chips that share the tokens of a sequence."""
-    highest_BKGT, total_BKGT, o_BKGTH = partial
-    final = highest_BKGT
+    Args:
+        o_BKGTH: outputs over the chip's part of the keys.
+        lse_BKGT: log-sum-exps of their scores.
+        layout: how chips share the cache.
+        sinks_N: attention sinks.
+    """
+    B, K, _, T, H = o_BKGTH.shape
+    whole_BKGT = lse_BKGT
     if layout.token_axes:
-        final = lax.pmax(final, layout.token_axes)
+        whole_BKGT = jax.nn.logsumexp(lax.all_gather(lse_BKGT, layout.token_axes), axis=0)
     if sinks_N is not None:
-        sinks = sinks_N.astype(jnp.float32).reshape(final.shape[1], -1, 1)
-        final = jnp.maximum(final, sinks)
-    decay_BKGT = jnp.exp(highest_BKGT - final)
-    total_BKGT = total_BKGT * decay_BKGT
-    o_BKGTH = o_BKGTH * decay_BKGT[..., None]
-    if layout.token_axes:
-        total_BKGT, o_BKGTH = lax.psum((total_BKGT, o_BKGTH), layout.token_axes)
-    if sinks_N is not None:
-        total_BKGT = total_BKGT + jnp.exp(sinks - final)
-    return o_BKGTH / jnp.maximum(total_BKGT, jnp.finfo(jnp.float32).tiny)[..., None]
+        sinks = sinks_N.astype(jnp.float32).reshape(K, -1, 1)
+        whole_BKGT = jnp.logaddexp(whole_BKGT, sinks)
+    share_BKGT = jnp.exp(lse_BKGT - whole_BKGT)
+    o_BKGTH = (o_BKGTH * share_BKGT[..., None]).astype(o_BKGTH.dtype)
+    if layout.token_axes:  # K is 1, since chips with several KV heads do not share tokens
+        o_BKGTH = lax.psum_scatter(o_BKGTH, layout.token_axes, scatter_dimension=2, tiled=True)
+    return o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, -1, H)
 
 
 def _padded(tables_BM: Array, multiple: int) -> Array:
@@ -315,7 +325,7 @@ def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
 
 def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
     """Scores s_BKGTS in fp32; the scales of quantized keys are applied after the product."""
-    k_BKSH = keys.values if isinstance(keys, Scaled) else keys
+    k_BKSH = _values(keys)
     s_BKGTS = jnp.einsum(
         "btkgh,bksh->bkgts",
         q_BTKGH,
@@ -329,7 +339,7 @@ def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
 
 def _weighted(p_BKGTS: Array, values: CacheArray, dtype: Any) -> Array:
     """Sums o_BKGTH of values weighted by p_BKGTS, in fp32."""
-    v_BKSH = values.values if isinstance(values, Scaled) else values
+    v_BKSH = _values(values)
     if isinstance(values, Scaled):
         p_BKGTS = p_BKGTS * _by_head(values.scale)
     return jnp.einsum(

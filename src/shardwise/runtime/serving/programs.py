@@ -1,7 +1,11 @@
-"""Build the two programs of a serving plan: the prefill step and the decode step."""
+"""Build two programs of a serving plan's engines: a prefill step and a decode step.
+
+Both are the forward pass that the engine runs, `forward.PagedForward`.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,7 +14,6 @@ import numpy as np
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.hardware.switched import Switched
-from shardwise.models import Layer, Mlp, ModelConfig
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
@@ -19,7 +22,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.program import Program
 from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward, block_tokens
-from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
+from shardwise.runtime.serving.kv_layout import cached_heads, kv_heads, split_tensor
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.strategy.serving_layout import serve_rules
 
@@ -27,18 +30,20 @@ NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Build a decode step of a plan: one token for each sequence of the decode engines.
+    """Build a decode step of a plan: a token, and those drafted, for each sequence of an engine.
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
     """
     deployment = _deployment(plan)
+    job = deployment.job
     engine = engine_state(deployment.server, deployment.batch, devices)
-    return _program("decode step", engine, deployment.batch, deployment.batch, 1)
+    rows = (deployment.batch, 1 + job.drafted)
+    return _program("decode step", engine, rows, job.context, deployment.batch)
 
 
 def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Build a prefill step of a plan: a chunk with the tokens of one prompt per engine.
+    """Build a prefill step of a plan: a chunk with all tokens of one prompt per engine.
 
     Its cache is for one sequence if prefill has engines of its own, otherwise for the batch of the
     decode step.
@@ -48,21 +53,27 @@ def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     """
     deployment = _deployment(plan)
     server = deployment.prefill_server or deployment.server
+    job = deployment.job
     held = 1 if deployment.prefill_server else deployment.batch
     engine = engine_state(server, held, devices)
-    return _program("prefill step", engine, held, 1, deployment.job.prompt_tokens)
+    rows = (1, round(job.fresh_tokens))
+    return _program("prefill step", engine, rows, job.prompt_tokens, held)
 
 
-def _program(name: str, engine: EngineState, held: int, n: int, n_tokens: int) -> Program:
-    """A pass over `n_tokens` new tokens of n sequences, with a cache for `held` whole sequences.
+def _program(
+    name: str, engine: EngineState, rows: tuple[int, int], length: int, held: int
+) -> Program:
+    """A pass whose weights have the memory layouts of `engine.formats`.
 
-    The weights have the memory layouts of `engine.formats`.
+    Args:
+        rows: number of sequences of an engine, and of new tokens of each.
+        length: tokens of each sequence after the pass.
+        held: number of sequences for which the cache has room.
     """
     block = block_tokens(engine)
-    per_sequence = int(ceil_div(engine.job.context, block))
-    forward = PagedForward(engine=engine, n_blocks=held * per_sequence, block_tokens=block)
-    n_read = int(ceil_div(n_tokens, block)) if n_tokens > 1 else per_sequence
-    batch = forward.batch_shapes(n, n_tokens, n_read)
+    n_blocks = held * int(ceil_div(engine.job.context, block))
+    forward = PagedForward(engine=engine, n_blocks=n_blocks, block_tokens=block)
+    batch = forward.batch_shapes(*rows, int(ceil_div(length, block)))
     args = (engine.weight_shapes(), forward.cache_shapes(), *batch)
     formats = (engine.formats(), *(None for _ in args[1:]))
     fn = jax.jit(forward.function(), donate_argnums=(1,), in_shardings=formats)
@@ -80,6 +91,9 @@ def _deployment(plan: str) -> Candidate:
 def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> EngineState:
     """Describe the arrays of a plan's engines, with the devices where the placement puts its chips.
 
+    Chips with the same KV heads share the tokens of each block, also where the plan gives each of
+    them other sequences: then a sequence may be anywhere in the batch.
+
     Args:
         server: identical engines on a machine.
         batch: number of sequences in the cache of one engine.
@@ -90,6 +104,8 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
     """
     raise_all(BadInput, unsupported_layout(server))
     layout = server.layout
+    if layout.kv == "batch":
+        layout = replace(layout, kv="sequence")
     sizes = layout.sizes
     if isinstance(server.system.topology, Switched):
         # In a switched network the placement describes one engine; each engine gets the next chips.
@@ -110,35 +126,20 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
     )
 
 
-def unsupported(server: Server) -> list[str]:
-    """List the features of a plan's engines that its two steps do not support yet, as messages."""
-    model = server.config
-    job = server.job
-    problems = unsupported_layout(server)
-    if not _is_llama(model):
-        problems.append(
-            f"{model.name} has layers other than attention and a gated MLP, each after an RMS "
-            f"norm, without biases (LLaMA, Mistral): {NOT_YET}."
-        )
-    if job.drafted:
-        problems.append(f"{job.drafted} drafted tokens per forward pass: {NOT_YET}.")
-    if job.cached:
-        problems.append(f"prompts of which {job.cached:.0%} is cached: {NOT_YET}.")
-    return problems
-
-
 def unsupported_layout(server: Server) -> list[str]:
     """List what no program of the runtime supports in the layout of engines, as messages."""
     model = server.config
     sizes = server.layout.sizes
     problems = []
+    if any(group.layer.attention is None for group in model.groups):
+        problems.append(f"layers of {model.name} without attention: {NOT_YET}.")
     for role in ("fsdp", "context", "expert", "pipe"):
         if sizes[role] > 1:
             problems.append(
                 f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
                 f"--fix {role}=1."
             )
-    head_counts = sorted({a.n_kv_heads for a, _ in model.attentions})
+    head_counts = sorted({cached_heads(a) for a, _ in model.attentions})
     tensor = sizes["tensor"]
     indivisible = any(n % tensor and tensor % n for n in head_counts)
     if indivisible or (len(head_counts) > 1 and tensor > head_counts[0]):
@@ -152,52 +153,3 @@ def unsupported_layout(server: Server) -> list[str]:
             f"{server.system.chip.name} has {per_chip} devices a chip; the runtime supports 1."
         )
     return problems
-
-
-def _is_llama(model: ModelConfig) -> bool:
-    """Whether the model is a sequence of Llama's layers, with Llama's embedding and head."""
-    if model.norm.kind != "rms":
-        return False
-    deviations = (
-        model.n_positions,
-        not model.final_norm_scale,
-        model.final_norm_bias,
-        model.unembedding_bias,
-        model.order,
-        model.scaled_embeddings,
-        model.embedding_scale != 1,
-        model.residual_scale != 1,
-        model.logit_scale != 1,
-        model.logit_softcap,
-        model.norm.plus_one,
-    )
-    return not any(deviations) and all(_is_llama_layer(group.layer) for group in model.groups)
-
-
-def _is_llama_layer(layer: Layer) -> bool:
-    """Whether a layer has attention and a gated MLP as Llama's has, each after a norm."""
-    a = layer.attention
-    ffn = layer.ffn
-    if a is None or not isinstance(ffn, Mlp) or layer.norms != "pre":
-        return False
-    if a.rotary.scaling and a.rotary.scaling.kind != "llama3":
-        return False
-    deviations = (
-        not layer.norm_scale,
-        layer.norm_bias,
-        layer.parallel,
-        ffn.bias,
-        a.mla,
-        a.q_bias,
-        a.kv_bias,
-        a.o_bias,
-        a.clip is not None,
-        a.qk_norm,
-        a.sinks,
-        a.alibi,
-        a.softcap,
-        a.qk_unit,
-        a.temperature,
-        a.rotary.interleaved,
-    )
-    return not any(deviations) and a.rope and ffn.gated and ffn.activation == "silu"

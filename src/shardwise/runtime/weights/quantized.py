@@ -123,6 +123,13 @@ def _split(x: Array, extents: Sequence[int]) -> Array:
     return x.reshape(shape)
 
 
+def sum_dtype(dtype: Any) -> Any:
+    """Dtype of sums of products of narrow numbers; None for that of the numbers."""
+    if not is_narrow(dtype):
+        return None
+    return jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else jnp.float32
+
+
 def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
     """Einsum of activations and quantized weights, in the dtype of the activations.
 
@@ -141,9 +148,7 @@ def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
     left, right = inputs.split(",")
     contracted = [i for i, letter in enumerate(left) if letter in right and letter not in output]
     rows = quantize(x, narrow, contracted)
-    sum_dtype = jnp.float32
-    if jnp.issubdtype(narrow, jnp.integer):
-        sum_dtype = jnp.int32
-    y = jnp.einsum(letters, rows.values, w.values.astype(narrow), preferred_element_type=sum_dtype)
+    sums = sum_dtype(narrow)
+    y = jnp.einsum(letters, rows.values, w.values.astype(narrow), preferred_element_type=sums)
     row_scale = rows.scale.reshape(rows.scale.shape + (1,) * (len(output) - rows.scale.ndim))
     return (y.astype(jnp.float32) * row_scale * w.scale).astype(x.dtype)

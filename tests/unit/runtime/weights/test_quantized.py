@@ -9,7 +9,7 @@ import pytest
 from shardwise.errors import BadInput
 from shardwise.runtime.weights.quantized import dequantized, group_extents, quantize_groups
 from shardwise.strategy.mesh import Mesh
-from tests.unit.runtime import serving_cases
+from tests.unit.runtime import paged_cases
 
 LEVELS = {"int4": 15, "int8": 255}
 SHAPE, DIMS = (2, 8, 48, 64), (-3, -2)
@@ -48,6 +48,6 @@ def test_extents_divide_the_array() -> None:
 
 
 def test_groups_are_for_integers() -> None:
-    dtypes = serving_cases.FP32 | {"weights": "bf16"}
+    dtypes = paged_cases.FP32 | {"weights": "bf16"}
     with pytest.raises(BadInput, match="bf16 weights in groups of 32"):
-        serving_cases.engine(serving_cases.MODEL, Mesh(), "copied", dtypes, group=32)
+        paged_cases.engine((paged_cases.DENSE, Mesh(), "copied", dtypes), group=32)

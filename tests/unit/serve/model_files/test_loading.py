@@ -18,13 +18,13 @@ from shardwise.serve.model_files import ServedModel, find_model
 from shardwise.serve.model_files.gguf.blocks import StoredBlocks
 from shardwise.serve.model_files.gguf.weights import GgufWeights
 from shardwise.strategy.mesh import Mesh
-from tests.unit.runtime import serving_cases
+from tests.unit.runtime import paged_cases
 from tests.unit.serve.model_files import tiny
 
 
 def engine_of(model: ServedModel, weights: str, group: int | None = None) -> EngineState:
-    dtypes = serving_cases.FP32 | {"weights": weights}
-    return serving_cases.engine(model.config, Mesh(), "copied", dtypes, group)
+    dtypes = paged_cases.FP32 | {"weights": weights}
+    return paged_cases.engine((model.config, Mesh(), "copied", dtypes), group)
 
 
 def is_quantized(weight: Any) -> bool:

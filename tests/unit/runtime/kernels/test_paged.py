@@ -1,0 +1,127 @@
+"""The kernels of paged attention in Pallas' interpreter, held against plain JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardwise.models import Attention
+from shardwise.runtime.kernels import paged
+from shardwise.runtime.serving import paged_cache
+from shardwise.runtime.serving.kv_cache import to_cache
+from shardwise.runtime.serving.kv_layout import KvLayout
+from shardwise.runtime.serving.paged_cache import Cache, NewTokens
+
+PAGES, SLOTS, WIDTH, FIRST = 12, 128, 64, 2
+WHOLE = KvLayout(heads=(), copy_axes=(), split="copied", n_copies=1)
+GROUPED = Attention(n_heads=4, n_kv_heads=2, d_head=WIDTH)
+KINDS = {
+    "grouped": GROUPED,
+    "one KV head": replace(GROUPED, n_kv_heads=1),
+    "a KV head per query": replace(GROUPED, n_kv_heads=4),
+    "window": replace(GROUPED, window=150),
+    "chunks": replace(GROUPED, window=160, chunked=True),
+    "softcap": replace(GROUPED, softcap=2.0),
+}
+# Of three sequences: a decode step with an empty row, and chunks of unequal lengths.
+PASSES = {
+    "decode": (1, (5, 0, 260), (1, 0, 1)),
+    "chunk": (140, (0, 127, 240), (140, 2, 33)),
+}
+
+
+def tokens_of(n_tokens: int, past: tuple[int, ...], new: tuple[int, ...]) -> NewTokens:
+    """Each sequence has three of the pages after the first two, which are of another layer."""
+    tables = np.random.default_rng(0).permutation(PAGES - FIRST)[:9].reshape(3, 3)
+    return NewTokens(
+        past_B=jnp.array(past, jnp.int32),
+        new_B=jnp.array(new, jnp.int32),
+        tables_BM=jnp.array(tables, jnp.int32),
+        n_tokens=n_tokens,
+        block_tokens=SLOTS,
+        kv_layout=WHOLE,
+    )
+
+
+def random(key: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(key), shape, jnp.float32)
+
+
+def cache(a: Attention, dtype: str) -> Cache:
+    shape = (PAGES, a.n_kv_heads, SLOTS, WIDTH)
+    return {name: to_cache(random(i, *shape), dtype) for i, name in enumerate("kv")}
+
+
+def attended() -> Iterator[Any]:
+    """Parameters of `test_attends_like_plain_jax`: a few for every run of the tests."""
+    quick = {("grouped", "decode", "int8"), ("window", "chunk", "int8")}
+    for case in product(KINDS, PASSES, ("float32", "int8")):
+        yield pytest.param(*case, marks=() if case in quick else pytest.mark.oracle)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("write", "attend"):
+        compiled = getattr(paged, name)
+        monkeypatch.setattr(paged, name, lambda *a, _f=compiled, **k: _f(*a, interpret=True, **k))
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("which", "dtype"),
+    [
+        pytest.param("decode", "int8"),
+        pytest.param("decode", "float32", marks=pytest.mark.oracle),
+        pytest.param("chunk", "int8", marks=pytest.mark.oracle),
+        pytest.param("chunk", "float32"),
+    ],
+)
+def test_writes_exactly_the_new_tokens(which: str, dtype: str) -> None:
+    tokens = tokens_of(*PASSES[which])
+    new = {
+        name: to_cache(random(9, 3, tokens.n_tokens, GROUPED.n_kv_heads, WIDTH), dtype)
+        for name in "kv"
+    }
+    before = cache(GROUPED, dtype)
+    plain, kernel = (
+        paged_cache.write(before, new, tokens, jnp.array(FIRST), platform)
+        for platform in ("cpu", "tpu")
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain, kernel)
+    assert not np.array_equal(jax.tree.leaves(plain)[0], jax.tree.leaves(before)[0])
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(("kind", "which", "dtype"), attended())
+def test_attends_like_plain_jax(kind: str, which: str, dtype: str) -> None:
+    a = KINDS[kind]
+    tokens = tokens_of(*PASSES[which])
+    q_BTNH = random(3, 3, tokens.n_tokens, a.n_heads, WIDTH)
+    plain, kernel = (
+        paged_cache.attend(q_BTNH, cache(a, dtype), tokens, jnp.array(FIRST), a, platform)
+        for platform in ("cpu", "tpu")
+    )
+    for row, n in enumerate(tokens.new_B):
+        np.testing.assert_allclose(kernel[row, :n], plain[row, :n], atol=2e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_adds_sinks_to_the_sum_of_the_kernel() -> None:
+    tokens = tokens_of(*PASSES["decode"])
+    q_BTNH = random(3, 3, 1, GROUPED.n_heads, WIDTH)
+    plain, kernel = (
+        paged_cache.attend(
+            q_BTNH, cache(GROUPED, "float32"), tokens, jnp.array(FIRST), GROUPED, platform,
+            sinks_N=random(4, GROUPED.n_heads),
+        )
+        for platform in ("cpu", "tpu")
+    )  # fmt: skip
+    for row in (0, 2):
+        np.testing.assert_allclose(kernel[row], plain[row], atol=2e-5)
