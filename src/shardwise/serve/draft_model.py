@@ -26,7 +26,8 @@ class DraftModel(Programs):
     """A small model with its own cache, in the blocks of the large model's.
 
     It draws its tokens as the large model does, with the same noise, so that they agree as often as
-    the two models' probabilities do.
+    the two models' probabilities do. Its cache lacks the last drafted token of a text that another
+    request continues, and generated tokens that were not drafted; this changes no output.
 
     Args:
         n_drafted: tokens drafted for each sequence in a pass.
@@ -52,6 +53,8 @@ class DraftModel(Programs):
 
     def read_prompts(self, rows: Sequence[Row]) -> None:
         """See `Drafter`."""
+        for row in rows:
+            self._n_cached.pop(row.live, None)
         for batch in self.batches(rows):
             self.logits(batch)
 
@@ -79,7 +82,8 @@ class DraftModel(Programs):
     def _drafts(self, rows: Sequence[Row], wanted_B: Ints) -> list[Array]:
         """Drafted tokens [B,1] of each step; the device computes them one after another."""
         n_rows = len(wanted_B)
-        tokens_BT, _, _, past_B, new_B, tables_BM = self._arrays(rows, n_rows, MOST_NEW)
+        arguments = self._arguments(rows, n_rows, MOST_NEW)
+        tokens_BT, _, _, past_B, new_B, tables_BM = arguments[-6:]
         how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
         drafted = []
         for i in range(self.n_drafted):

@@ -67,7 +67,7 @@ class InferenceEngine:
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs
         self._drafter = drafter
-        self._scheduler = Scheduler(limits)
+        self._scheduler = Scheduler(limits, self._text_keys)
         self._limits = limits
         self._live: dict[str, Live] = {}  # by id
         self._by_state: dict[SequenceState, Live] = {}
@@ -75,6 +75,7 @@ class InferenceEngine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
+        self._ended: list[Live] = []  # whose blocks are not released yet
         self._request_ids = itertools.count()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
@@ -154,18 +155,31 @@ class InferenceEngine:
         """Dispatch the next pass, then read the tokens of the one before."""
         self._take_actions(wait=not self._dispatched and not self._scheduler.has_work)
         if any(live.needs_tokens for live in self._live.values()):
-            self._read()
-        before = self._dispatched
-        self._dispatched = []
-        if self._scheduler.has_work:
-            scheduled = self._scheduler.schedule()
-            self._dispatched = self._dispatch(scheduled)
-            self._scheduler.advance(gained=self._gained(scheduled))
-            self._counts["passes"] += 1
-        for part in before:
-            self._deliver(part)
+            self._deliver(self._take_dispatched())
+            self._forget_ended()
+        before = self._take_dispatched()
+        if not self._scheduler.has_work:
+            self._deliver(before)
+            self._forget_ended()
+            return
+        scheduled = self._scheduler.schedule()
+        copies = self._scheduler.blocks.take_copies()
+        self._programs.copy_blocks(copies)
         if self._drafter is not None:
-            self._read()
+            self._drafter.copy_blocks(copies)
+        self._dispatched = self._dispatch(scheduled)
+        self._deliver(before)
+        gained = self._gained(scheduled)
+        if self._drafter is not None:
+            self._deliver(self._take_dispatched())
+        self._scheduler.advance(gained=gained, stopped=[live.state for live in self._ended])
+        self._counts["passes"] += 1
+        self._forget_ended()
+
+    def _take_dispatched(self) -> list[Dispatched]:
+        dispatched = self._dispatched
+        self._dispatched = []
+        return dispatched
 
     def _take_actions(self, wait: bool) -> None:
         """Run what other threads have posted."""
@@ -186,6 +200,7 @@ class InferenceEngine:
             generation=generation,
             deliver=deliver,
             state=self._scheduler.add(request, keys),
+            block_keys=keys,
             seed=seed % 2**32,
         )
         self._live[generation.id] = live
@@ -196,20 +211,32 @@ class InferenceEngine:
         live = self._live.get(id)
         if live is not None:
             live.end(CANCELLED)
-            self._forget(live)
+            self._ended.append(live)
+            self._forget_ended()
 
     def _end_all(self, finish: str) -> None:
-        for live in list(self._live.values()):
+        for live in self._live.values():
             live.end(finish)
-            self._forget(live)
+            self._ended.append(live)
+        self._forget_ended()
 
-    def _forget(self, live: Live) -> None:
-        """Release the blocks and the slot of a request that has ended."""
-        self._scheduler.cancel(live.state)
-        self._release_slot(live)
-        del self._live[live.generation.id]
-        del self._by_state[live.state]
-        self._counts["finished"] += 1
+    def _forget_ended(self) -> None:
+        """Release the blocks and slots of requests that have ended; between two passes."""
+        for live in self._ended:
+            self._scheduler.cancel(live.state)
+            self._release_slot(live)
+            self._live.pop(live.generation.id, None)
+            self._by_state.pop(live.state, None)
+            self._counts["finished"] += 1
+        self._ended = []
+
+    def _text_keys(self, state: SequenceState) -> list[bytes]:
+        """Keys of the full blocks of all tokens that are known of a sequence."""
+        live = self._by_state[state]
+        live.block_keys = block_keys(
+            live.tokens, self._limits.block_tokens, first_keys=live.block_keys
+        )
+        return live.block_keys
 
     def _release_slot(self, live: Live) -> None:
         if live.slot is not None:
@@ -280,29 +307,22 @@ class InferenceEngine:
             if any(row.draws for row in batch):
                 yield Dispatched(batch, self._programs.draw(logits_BV, batch))
 
-    def _read(self) -> None:
-        """Read the tokens of all dispatched passes, and deliver them."""
-        dispatched = self._dispatched
-        self._dispatched = []
+    def _deliver(self, dispatched: Sequence[Dispatched]) -> None:
+        """Wait for the tokens of batches, and deliver them."""
         for part in dispatched:
-            self._deliver(part)
+            drawn = jax.device_get(part.drawn)
+            for i, row in enumerate(part.batch):
+                for token in _tokens(drawn, i, row.live.generation.sampling.logprobs):
+                    if row.draws and not row.live.ended:
+                        self._take(row.live, token)
 
-    def _deliver(self, part: Dispatched) -> None:
-        """Wait for the tokens of a batch, and deliver them."""
-        drawn = jax.device_get(part.drawn)
-        for i, row in enumerate(part.batch):
-            live = row.live
-            if not row.draws or live.ended:
-                continue
-            if live.n_generated == 0:
-                self._counts["cached"] += live.state.hit_tokens
-            for token in _tokens(drawn, i, live.generation.sampling.logprobs):
-                if live.ended:
-                    break
-                live.take(token)
-                self._counts["generated"] += 1
-            if live.ended:
-                self._forget(live)
+    def _take(self, live: Live, token: Token) -> None:
+        if live.n_generated == 0:
+            self._counts["cached"] += live.state.hit_tokens
+        live.take(token)
+        self._counts["generated"] += 1
+        if live.ended:
+            self._ended.append(live)
 
 
 def _tokens(drawn: Drawn | Verified, row: int, n_top: int | None) -> list[Token]:

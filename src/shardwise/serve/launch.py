@@ -175,7 +175,7 @@ def _local(
     mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
     job = Serve(
         context=context,
-        weights=options.weights or compute,
+        weights=options.weights or config.checkpoint_dtype,
         kv=options.kv or compute,
         compute=compute,
     )

@@ -27,6 +27,7 @@ class Live:
         state: its state in the scheduler.
         seed: seed of its draws.
         tokens: prompt and output, as far as the host has read it.
+        block_keys: keys of the full blocks of its tokens, as far as they were needed.
         slot: slot of its last token on the device; None while it waits.
         ended: whether its last token was delivered; tokens that arrive later are dropped.
     """
@@ -36,6 +37,7 @@ class Live:
     state: SequenceState
     seed: int
     tokens: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
     slot: int | None = None
     ended: bool = False
     counts: Counter[int] = field(default_factory=Counter)

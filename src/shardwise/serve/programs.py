@@ -8,7 +8,9 @@ the host has read the tokens of the step before.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +25,9 @@ from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.host_cache import HostCache
 from shardwise.serve.live import Live, changes_of, draw_of
+from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 Ints = NDArray[np.int32]
@@ -75,6 +79,7 @@ class Programs:
         max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
         max_drafted: the most drafted tokens of a row; 0 for no drafts.
+        n_host_blocks: blocks of host memory that keep what the cache evicts.
     """
 
     forward: PagedForward
@@ -83,6 +88,7 @@ class Programs:
     max_tokens: int
     max_context: int
     max_drafted: int = 0
+    n_host_blocks: int = 0
     _cache: list[Tree] = field(init=False)
     _last_token_S: Array = field(init=False)
 
@@ -98,7 +104,7 @@ class Programs:
         self._compiler_options: dict[str, Any] = {}
         if self.forward.by_layer:
             self._compiler_options = cpu_rows.compiler_options()
-            self.weights = jax.jit(self.forward.weights_by_layer, donate_argnums=0)(self.weights)
+            self.weights = jax.jit(self.forward.weights_by_layer)(self.weights)
         self._run = jax.jit(
             functools.partial(_run, self.forward),
             static_argnames="all_logits",
@@ -107,6 +113,11 @@ class Programs:
         )
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
         self._verify = jax.jit(verify, static_argnames="n_top")
+        self._compiled: dict[tuple[int, int, bool], Callable[..., tuple[list[Tree], Array]]] = {}
+        self._host_cache: HostCache | None = None
+        if self.n_host_blocks:
+            n_blocks = self.forward.n_blocks
+            self._host_cache = HostCache(self._cache, n_blocks, self.n_host_blocks)
 
     @property
     def n_slots(self) -> int:
@@ -134,25 +145,37 @@ class Programs:
                     yield n_rows, length
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Compile all programs, by running them on empty rows.
+        """Compile all programs, several at a time.
 
         Args:
             progress: called with the number of compiled programs and of all.
         """
-        shapes = list(self.shapes())
-        verified_rows = self.batch_sizes() if self.max_drafted else []
-        n_programs = len(shapes) + len(verified_rows)
-        for i, (n_rows, length) in enumerate(shapes):
-            progress(i, n_programs)
-            logits_BV = self._forward([], n_rows, length)
+        programs = [(*shape, False) for shape in self.shapes()]
+        if self.max_drafted:
+            programs += [(n_rows, 1 + self.max_drafted, True) for n_rows in self.batch_sizes()]
+        progress(0, len(programs))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            lowered = []
+            for n_rows, length, all_logits in programs:
+                arguments = self._arguments([], n_rows, length)
+                lowered.append(self._run.lower(*arguments, all_logits=all_logits))
+            compiled = pool.map(lambda program: program.compile(), lowered)
+            for i, (program, run) in enumerate(zip(programs, compiled, strict=True)):
+                self._compiled[program] = run
+                progress(i + 1, len(programs))
+        for n_rows in self.batch_sizes():
+            logits_BV = self._forward([], n_rows, 1)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
-        for i, n_rows in enumerate(verified_rows, len(shapes)):
-            progress(i, n_programs)
-            logits_BTV = self._forward([], n_rows, 1 + self.max_drafted, all_logits=True)
-            drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
-            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
+            if self.max_drafted:
+                logits_BTV = self._forward([], n_rows, 1 + self.max_drafted, all_logits=True)
+                drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
+                self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
-        progress(n_programs, n_programs)
+
+    def copy_blocks(self, copies: Copies) -> None:
+        """Run the copies between the cache and host memory that precede a pass."""
+        if self._host_cache is not None:
+            self._cache = self._host_cache.copy(self._cache, copies)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
@@ -193,17 +216,14 @@ class Programs:
     def _forward(
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
     ) -> Array:
-        self._cache, logits_BV = self._run(
-            self.weights,
-            self._cache,
-            self._last_token_S,
-            *self._arrays(rows, n_rows, length),
-            all_logits=all_logits,
-        )
-        return logits_BV
+        """Run the program of a shape; return logits_BV, or logits_BTV with `all_logits`."""
+        jitted = functools.partial(self._run, all_logits=all_logits)
+        run = self._compiled.get((n_rows, length, all_logits), jitted)
+        self._cache, logits = run(*self._arguments(rows, n_rows, length))
+        return logits
 
-    def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
-        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
+    def _arguments(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Any, ...]:
+        """The arguments of `_run` after the forward pass, for rows padded to a shape."""
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
@@ -218,7 +238,8 @@ class Programs:
             new_B[i] = row.n_new
             table = row.table[: self.table_width]
             tables_BM[i, : len(table)] = table
-        return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
+        batch = (tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM)
+        return (self.weights, self._cache, self._last_token_S, *batch)
 
     def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
         """Draw the next tokens of a batch, and keep them as the last tokens of their slots.

@@ -28,6 +28,7 @@ from tests.unit.runtime.logits import logits
 
 MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=97)
 CONTEXT, BLOCKS, BLOCK_TOKENS, SEQUENCES, TOKENS = 64, 64, 4, 4, 16
+HOST_BLOCKS = 64
 PATIENCE_S = 60
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
@@ -41,19 +42,29 @@ def one_device() -> Table:
     return Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1])))
 
 
-def programs(kind: type[Programs] = Programs, seed: int = 1, **settings: object) -> Programs:
+def programs(
+    kind: type[Programs] = Programs,
+    *,
+    by_layer: bool = False,
+    weights: str = "fp32",
+    seed: int = 1,
+    **settings: object,
+) -> Programs:
     """Programs of the model with random weights."""
     state = EngineState(
         config=MODEL,
-        job=Serve(context=CONTEXT, **FP32),
+        job=Serve(context=CONTEXT, **(FP32 | {"weights": weights})),
         layout=ServeLayout(mesh=Mesh()),
         table=one_device(),
         batch=1,
     )
     sizes = {"max_sequences": SEQUENCES, "max_tokens": TOKENS, "max_context": CONTEXT}
     return kind(
-        forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
-        weights=random_weights(seed),
+        forward=PagedForward(
+            engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS, by_layer=by_layer
+        ),
+        weights=jax.jit(state.quantize_weights)(random_weights(seed)),
+        n_host_blocks=HOST_BLOCKS,
         **(sizes | settings),  # type: ignore[arg-type]
     )
 

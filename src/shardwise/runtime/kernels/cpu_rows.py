@@ -101,7 +101,7 @@ def product(equation: str, x: Array, w: Rows) -> Array:
     """Product of activations in fp32 and a weight stored by output, in fp32.
 
     Args:
-        equation: subscripts of the product with the weight in its usual order, such as `abc,cd->abd`.
+        equation: subscripts with the weight's dims in their usual order, such as `abc,cd->abd`.
     """
     inputs, output = equation.split("->")
     left, right = inputs.split(",")

@@ -42,8 +42,9 @@ class PagedForward:
         engine: weights, sharding rules and dtypes of the engine.
         n_blocks: blocks of the cache.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
-        by_layer: whether each layer has arrays and code of its own, which is faster on a CPU of one
-            device: slices of stacked arrays would be copied. Weights are those of `weights_by_layer`.
+        by_layer: whether each layer has its own arrays and code, which is faster on a CPU of one
+            device: slices of stacked arrays would be copied. Weights are those that
+            `weights_by_layer` returns.
     """
 
     engine: EngineState
@@ -215,10 +216,10 @@ class PagedForward:
         self,
         settings: LayerSettings,
         x_BTD: Array,
-        layers: list[Tree],
-        cache: list[Tree],
+        layers: list[Any],
+        cache: list[Any],
         tokens: NewTokens,
-    ) -> tuple[Array, list[Tree]]:
+    ) -> tuple[Array, list[Any]]:
         """Run all layers: one scan for each segment of layers that repeats a period."""
         config = self.engine.config
         cache = list(cache)
