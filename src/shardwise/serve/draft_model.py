@@ -26,8 +26,9 @@ class DraftModel(Programs):
     """A small model with its own cache, in the blocks of the large model's.
 
     It draws its tokens as the large model does, with the same noise, so that they agree as often as
-    the two models' probabilities do. Its cache lacks the last drafted token of a text that another
-    request continues, and generated tokens that were not drafted; this changes no output.
+    the two models' probabilities do. Its cache may lack the last drafted token of a text that is
+    read from the prefix cache, by a preempted or another request, and generated tokens that were
+    not drafted; this costs accepted drafts and changes no output.
 
     Args:
         n_drafted: tokens drafted for each sequence in a pass.
