@@ -86,7 +86,7 @@ class DraftModel(Programs):
         arguments = self._arguments(rows, n_rows, MOST_NEW)
         tokens_BT, _, _, past_B, new_B, tables_BM = arguments[-6:]
         how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
-        drafted = []
+        drafted: list[Array] = []
         for i in range(self.n_drafted):
             is_wanted_B = (wanted_B > i).astype(np.int32)
             self._cache, tokens_B1 = self._draft(
