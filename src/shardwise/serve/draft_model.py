@@ -83,8 +83,7 @@ class DraftModel(Programs):
     def _drafts(self, rows: Sequence[Row], wanted_B: Ints) -> list[Array]:
         """Drafted tokens [B,1] of each step; the device computes them one after another."""
         n_rows = len(wanted_B)
-        arguments = self._arguments(rows, n_rows, MOST_NEW)
-        tokens_BT, _, _, past_B, new_B, tables_BM = arguments[-6:]
+        tokens_BT, _, _, past_B, new_B, tables_BM = self._arrays(rows, n_rows, MOST_NEW)
         how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
         drafted: list[Array] = []
         for i in range(self.n_drafted):

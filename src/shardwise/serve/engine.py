@@ -168,8 +168,8 @@ class InferenceEngine:
         if self._drafter is not None:
             self._drafter.copy_blocks(copies)
         self._dispatched = self._dispatch(scheduled)
-        self._deliver(before)
         gained = self._gained(scheduled)
+        self._deliver(before)
         if self._drafter is not None:
             self._deliver(self._take_dispatched())
         self._scheduler.advance(gained=gained, stopped=[live.state for live in self._ended])
@@ -216,18 +216,23 @@ class InferenceEngine:
 
     def _end_all(self, finish: str) -> None:
         for live in self._live.values():
-            live.end(finish)
-            self._ended.append(live)
+            if not live.ended:
+                live.end(finish)
+                self._ended.append(live)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Release the blocks and slots of requests that have ended; between two passes."""
+        """Release the blocks and slots of requests that have ended, and tell their clients.
+
+        Only between two passes.
+        """
         for live in self._ended:
             self._scheduler.cancel(live.state)
             self._release_slot(live)
             self._live.pop(live.generation.id, None)
             self._by_state.pop(live.state, None)
             self._counts["finished"] += 1
+            live.deliver_last()
         self._ended = []
 
     def _text_keys(self, state: SequenceState) -> list[bytes]:
@@ -312,17 +317,20 @@ class InferenceEngine:
         for part in dispatched:
             drawn = jax.device_get(part.drawn)
             for i, row in enumerate(part.batch):
-                for token in _tokens(drawn, i, row.live.generation.sampling.logprobs):
-                    if row.draws and not row.live.ended:
-                        self._take(row.live, token)
+                if row.draws:
+                    self._take(row.live, _tokens(drawn, i, row.live.generation.sampling.logprobs))
 
-    def _take(self, live: Live, token: Token) -> None:
-        if live.n_generated == 0:
-            self._counts["cached"] += live.state.hit_tokens
-        live.take(token)
-        self._counts["generated"] += 1
-        if live.ended:
-            self._ended.append(live)
+    def _take(self, live: Live, tokens: Sequence[Token]) -> None:
+        """Deliver tokens up to the end of the output."""
+        for token in tokens:
+            if live.ended:
+                return
+            if live.n_generated == 0:
+                self._counts["cached"] += live.state.hit_tokens
+            live.take(token)
+            self._counts["generated"] += 1
+            if live.ended:
+                self._ended.append(live)
 
 
 def _tokens(drawn: Drawn | Verified, row: int, n_top: int | None) -> list[Token]:

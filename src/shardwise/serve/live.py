@@ -29,7 +29,7 @@ class Live:
         tokens: prompt and output, as far as the host has read it.
         block_keys: keys of the full blocks of its tokens, as far as they were needed.
         slot: slot of its last token on the device; None while it waits.
-        ended: whether its last token was delivered; tokens that arrive later are dropped.
+        last: the end of the output; None while it goes on. Tokens that arrive later are dropped.
     """
 
     generation: Generation
@@ -39,11 +39,16 @@ class Live:
     tokens: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     slot: int | None = None
-    ended: bool = False
+    last: Token | None = None
     counts: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.generation.prompt)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the output has ended."""
+        return self.last is not None
 
     @property
     def n_generated(self) -> int:
@@ -75,7 +80,7 @@ class Live:
         return self.generation.mask is not None or any(penalties)
 
     def take(self, token: Token) -> None:
-        """Take the next token of the output: deliver it, and end the request if it is the last."""
+        """Take the next token of the output: deliver it, or end the request if it is the last."""
         generation = self.generation
         if token.id in generation.stop_tokens:
             self.end(STOP)
@@ -95,14 +100,20 @@ class Live:
             token = token._replace(cached=self.state.hit_tokens)
         if not finish and self.n_generated == generation.max_tokens:
             finish = LENGTH
-        self.ended = bool(finish)
-        self.deliver(token._replace(finish=finish))
+        if finish:
+            self.last = token._replace(finish=finish)
+        else:
+            self.deliver(token)
 
     def end(self, finish: str) -> None:
         """End the request without another token."""
-        if not self.ended:
-            self.ended = True
-            self.deliver(Token(-1, finish=finish))
+        if self.last is None:
+            self.last = Token(-1, finish=finish)
+
+    def deliver_last(self) -> None:
+        """Deliver the end of the request, once its blocks are released."""
+        if self.last is not None:
+            self.deliver(self.last)
 
 
 def draw_of(rows: Sequence[Live], positions: Sequence[int], n_rows: int) -> Draw | None:

@@ -31,6 +31,7 @@ from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 Ints = NDArray[np.int32]
+Program = tuple[int, int, bool]  # rows, new tokens of a row, whether all logits are returned
 Bools = NDArray[np.bool_]
 
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
@@ -78,8 +79,8 @@ class Programs:
         max_sequences: the most rows of a batch.
         max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
-        max_drafted: the most drafted tokens of a row; 0 for no drafts.
         n_host_blocks: blocks of host memory that keep what the cache evicts.
+        max_drafted: the most drafted tokens of a row; 0 for no drafts.
     """
 
     forward: PagedForward
@@ -87,8 +88,8 @@ class Programs:
     max_sequences: int
     max_tokens: int
     max_context: int
-    max_drafted: int = 0
     n_host_blocks: int = 0
+    max_drafted: int = 0
     _cache: list[Tree] = field(init=False)
     _last_token_S: Array = field(init=False)
 
@@ -113,7 +114,7 @@ class Programs:
         )
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
         self._verify = jax.jit(verify, static_argnames="n_top")
-        self._compiled: dict[tuple[int, int, bool], Callable[..., tuple[list[Tree], Array]]] = {}
+        self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
         self._host_cache: HostCache | None = None
         if self.n_host_blocks:
             n_blocks = self.forward.n_blocks
@@ -150,27 +151,31 @@ class Programs:
         Args:
             progress: called with the number of compiled programs and of all.
         """
-        programs = [(*shape, False) for shape in self.shapes()]
-        if self.max_drafted:
-            programs += [(n_rows, 1 + self.max_drafted, True) for n_rows in self.batch_sizes()]
+        shapes = list(self.shapes())
+        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.batch_sizes()]
+        if not self.max_drafted:
+            verified = []
+        programs = [(*shape, False) for shape in shapes] + [(*shape, True) for shape in verified]
         progress(0, len(programs))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            lowered = []
-            for n_rows, length, all_logits in programs:
-                arguments = self._arguments([], n_rows, length)
-                lowered.append(self._run.lower(*arguments, all_logits=all_logits))
-            compiled = pool.map(lambda program: program.compile(), lowered)
-            for i, (program, run) in enumerate(zip(programs, compiled, strict=True)):
-                self._compiled[program] = run
+            compiled = pool.map(self._compile, programs)
+            for i, (program, executable) in enumerate(zip(programs, compiled, strict=True)):
+                self._compiled[program] = executable
                 progress(i + 1, len(programs))
         for n_rows in self.batch_sizes():
             logits_BV = self._forward([], n_rows, 1)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
-            if self.max_drafted:
-                logits_BTV = self._forward([], n_rows, 1 + self.max_drafted, all_logits=True)
-                drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
-                self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
+        for n_rows, length in verified:
+            logits_BTV = self._forward([], n_rows, length, all_logits=True)
+            drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
+            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
+
+    def _compile(self, program: Program) -> Callable[..., tuple[list[Tree], Array]]:
+        n_rows, length, all_logits = program
+        batch = self._arrays([], n_rows, length)
+        arguments = (self.weights, self._cache, self._last_token_S)
+        return self._run.lower(*arguments, *batch, all_logits=all_logits).compile()
 
     def copy_blocks(self, copies: Copies) -> None:
         """Run the copies between the cache and host memory that precede a pass."""
@@ -216,14 +221,17 @@ class Programs:
     def _forward(
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
     ) -> Array:
-        """Run the program of a shape; return logits_BV, or logits_BTV with `all_logits`."""
-        jitted = functools.partial(self._run, all_logits=all_logits)
-        run = self._compiled.get((n_rows, length, all_logits), jitted)
-        self._cache, logits = run(*self._arguments(rows, n_rows, length))
-        return logits
+        """Run the program of a shape; return logits_BV, or logits_BTV for `all_logits`."""
+        arguments = (self.weights, self._cache, self._last_token_S)
+        batch = self._arrays(rows, n_rows, length)
+        run = self._compiled.get((n_rows, length, all_logits))
+        if run is None:
+            run = functools.partial(self._run, all_logits=all_logits)
+        self._cache, logits_BV = run(*arguments, *batch)
+        return logits_BV
 
-    def _arguments(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Any, ...]:
-        """The arguments of `_run` after the forward pass, for rows padded to a shape."""
+    def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
+        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
@@ -238,8 +246,7 @@ class Programs:
             new_B[i] = row.n_new
             table = row.table[: self.table_width]
             tables_BM[i, : len(table)] = table
-        batch = (tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM)
-        return (self.weights, self._cache, self._last_token_S, *batch)
+        return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
 
     def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
         """Draw the next tokens of a batch, and keep them as the last tokens of their slots.

@@ -44,10 +44,10 @@ def one_device() -> Table:
 
 def programs(
     kind: type[Programs] = Programs,
+    seed: int = 1,
     *,
     by_layer: bool = False,
     weights: str = "fp32",
-    seed: int = 1,
     **settings: object,
 ) -> Programs:
     """Programs of the model with random weights."""

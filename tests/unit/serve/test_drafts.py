@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,16 +13,14 @@ import pytest
 from shardwise.runtime.serving.sampling import Draw, draw, verify
 from shardwise.serve.draft_model import DraftModel
 from shardwise.serve.drafts import Drafter, NgramDrafter, NgramIndex
-from shardwise.serve.engine import InferenceEngine
 from shardwise.serve.http.metrics import Metrics
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
-from shardwise.serve.request import LENGTH, STOP, EngineStats, Generation, Sampling
+from shardwise.serve.request import LENGTH, STOP, Generation, Sampling
 from shardwise.simulate.request import Request, SequenceState
 from tests.unit.serve.engines import (
     BLOCK_TOKENS,
     MODEL,
-    PATIENCE_S,
     SEQUENCES,
     TOKENS,
     Greedy,
@@ -104,22 +101,13 @@ def requests(sampling: Sampling = GREEDY, max_tokens: int = 14) -> list[Generati
     ]
 
 
-def settled(engine: InferenceEngine, n: int) -> EngineStats:
-    """The engine's counts after the pass that ended the last of `n` requests."""
-    end_s = time.monotonic() + PATIENCE_S
-    while engine.stats().finished < n:
-        assert time.monotonic() < end_s
-        time.sleep(0.001)
-    return engine.stats()
-
-
 def drafted_outputs(
     compiled: Programs, drafter: Drafter, asked: Sequence[Generation], **limits: object
 ) -> tuple[list[Output], dict[str, int]]:
     """Outputs with drafts, and the engine's counts."""
     with running(compiled, drafter, tokens_per_pass=1 + DRAFTED, **limits) as engine:
         outputs = generate(engine, asked)
-        stats = settled(engine, len(asked))
+        stats = engine.stats()
     assert stats.running == stats.waiting == stats.blocks_used == 0
     assert stats.generated_tokens == sum(len(output.tokens) for output in outputs)
     assert (stats.preemptions > 0) == ("n_blocks" in limits)
@@ -161,7 +149,7 @@ def test_drafted_and_accepted_tokens_are_counted(compiled: Programs, plain: Gree
     drafter = Oracle(texts(plain), wrong=True)
     with running(compiled, drafter, tokens_per_pass=1 + DRAFTED) as engine:
         generate(engine, [requests()[1]])
-        stats = settled(engine, 1)
+        stats = engine.stats()
         metrics = Metrics(engine, "tiny").text().decode()
     # Two passes over the prompt give a token; four drafts of 3, of which 1 and 3 are accepted in
     # turns, give 2 and 4; the last token needs no draft.

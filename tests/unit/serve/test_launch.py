@@ -31,7 +31,7 @@ def test_a_model_that_drafts_for_itself(tmp_path: Path) -> None:
         progress=lambda stage, done, total: stages.add(stage),
     ) as engine:
         (output,) = generate(engine, [request])
-    stats = engine.stats()
+        stats = engine.stats()
     assert len(output.ids) == 28
     assert stats.accepted_tokens == stats.drafted_tokens == 18
     assert stages == {"weights", "programs", "drafts"}
