@@ -26,7 +26,9 @@ class DraftModel(Programs):
     """A small model with its own cache, in the blocks of the large model's.
 
     It draws its tokens as the large model does, with the same noise, so that they agree as often as
-    the two models' probabilities do.
+    the two models' probabilities do. Its cache may lack the last drafted token of a text that is
+    read from the prefix cache, by a preempted or another request, and generated tokens that were
+    not drafted; this costs accepted drafts and changes no output.
 
     Args:
         n_drafted: tokens drafted for each sequence in a pass.
@@ -52,6 +54,8 @@ class DraftModel(Programs):
 
     def read_prompts(self, rows: Sequence[Row]) -> None:
         """See `Drafter`."""
+        for row in rows:
+            self._n_cached.pop(row.live, None)
         for batch in self.batches(rows):
             self.logits(batch)
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Row
+from shardwise.simulate.host_tier import Copies
 
 LONGEST_MATCH = 16  # tokens that are compared
 MOST_MATCHES = 16  # places that are compared, the latest ones
@@ -27,6 +28,10 @@ class Drafter(Protocol):
 
     def read_prompts(self, rows: Sequence[Row]) -> None:
         """Take the chunks of prompts that the model computes in a pass."""
+        ...
+
+    def copy_blocks(self, copies: Copies) -> None:
+        """Run the copies between the model's cache and host memory on its own cache, too."""
         ...
 
     def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> list[list[int]]:
@@ -61,6 +66,9 @@ class NgramDrafter:
 
     def read_prompts(self, rows: Sequence[Row]) -> None:
         """See `Drafter`; prompts are read when they are complete."""
+
+    def copy_blocks(self, copies: Copies) -> None:
+        """See `Drafter`; there is no cache."""
 
     def propose(self, rows: Sequence[Row], wanted: Sequence[int]) -> list[list[int]]:
         """See `Drafter`."""

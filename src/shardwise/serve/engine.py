@@ -163,7 +163,10 @@ class InferenceEngine:
             self._forget_ended()
             return
         scheduled = self._scheduler.schedule()
-        self._programs.copy_blocks(self._scheduler.blocks.take_copies())
+        copies = self._scheduler.blocks.take_copies()
+        self._programs.copy_blocks(copies)
+        if self._drafter is not None:
+            self._drafter.copy_blocks(copies)
         self._dispatched = self._dispatch(scheduled)
         gained = self._gained(scheduled)
         self._deliver(before)

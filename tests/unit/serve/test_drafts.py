@@ -136,8 +136,10 @@ def test_greedy_outputs_are_those_of_a_plain_loop(
     assert [[*p, *o.ids] for p, o in zip(prompts(), outputs, strict=True)] == whole
     assert {output.finish for output in outputs} == {LENGTH}
     drafted, accepted = counts["drafted_tokens"], counts["accepted_tokens"]
-    if drafts in ("right", "same model"):
+    if drafts == "right" or (drafts == "same model" and "n_blocks" not in limits):
         assert accepted == drafted > 0
+    elif drafts == "same model":  # see `DraftModel` for what a preempted sequence may lack
+        assert 0.8 * drafted < accepted <= drafted
     else:
         assert accepted < drafted
         assert accepted > 0 or drafts == "other model"
@@ -185,7 +187,8 @@ def test_seeded_draws_are_equal_with_and_without_drafts(
         outputs, counts = drafted_outputs(compiled, drafter, asked, **limits)
         assert [output.ids for output in outputs] == expected
     # A model with the same weights drafts the tokens that are drawn.
-    assert counts["accepted_tokens"] == counts["drafted_tokens"] > 0
+    if "n_blocks" not in limits:
+        assert counts["accepted_tokens"] == counts["drafted_tokens"] > 0
 
 
 def test_requests_without_drafts_share_passes_with_those_that_have_them(

@@ -18,6 +18,7 @@ from tests.unit.serve.model_files.tiny import write_folder
 OPTIONS = EngineOptions(context=48, sequences=1, pass_tokens=16, drafted=2)
 
 
+@pytest.mark.oracle
 def test_a_model_that_drafts_for_itself(tmp_path: Path) -> None:
     model = find_model(str(write_folder(tmp_path)))
     request = Generation(
