@@ -80,8 +80,7 @@ QWEN = """{%- if tools %}
     {%- else %}
         {{- 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' }}
     {%- endif %}
-    {{- "\\n\\n# Tools\\n\\nYou are provided with function signatures" }}
-    {{- " in <tools></tools>:\\n<tools>" }}
+    {{- "\\n\\n# Tools\\n\\nFunction signatures are in <tools></tools>:\\n<tools>" }}
     {%- for tool in tools %}
         {{- "\\n" }}
         {{- tool | tojson }}

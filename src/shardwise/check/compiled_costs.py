@@ -36,6 +36,7 @@ class AnalyzedProgram:
         timings: mode (`cycles`, `roofline`) -> timed program; empty for the CPU's compiler.
         ops: every scheduled instruction with its cost.
         peak: peak memory; None if the compiler is not the chip's own.
+        flops_per_s: peak FLOP/s of a device in bf16; None if no public source gives it.
     """
 
     compiled: Compiled
@@ -44,6 +45,7 @@ class AnalyzedProgram:
     ops: list[ScheduledOp]
     collectives: list[Collective]
     peak: Peak | None
+    flops_per_s: float | None
 
     @property
     def flops(self) -> float:
@@ -123,6 +125,7 @@ def analyze_program(
     peak = None
     if target.proves_memory:
         peak = memory_peak(module, category, run_counts)
+    chip_flops_per_s = system.chip.peak_flops_per_s.get("bf16")
     return AnalyzedProgram(
         compiled=compiled,
         module=module,
@@ -130,6 +133,7 @@ def analyze_program(
         ops=program_costs(module, attention_cost, run_counts),
         collectives=collectives(module, compiled.mesh, run_counts),
         peak=peak,
+        flops_per_s=chip_flops_per_s and chip_flops_per_s / target.devices_per_chip,
     )
 
 

@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardwise import units
+from shardwise.check.array_names import user_scope
 from shardwise.check.compiling.result import (
     Failure,
     Killed,
     MemoryLimit,
     OutOfMemory,
     Timeout,
+    VmemOverflow,
 )
 from shardwise.check.compiling.targets import Target
+from shardwise.check.source_line import SourceLine
 from shardwise.check.verdict import CompiledNumbers
 from shardwise.errors import BadInput, NoAnswer
 from shardwise.plan.schema.common import Operation
@@ -23,6 +26,19 @@ LESS_TO_COMPILE = "A training plan compiles faster with --layers 1,2, or --on a 
 # By `bench/timeline.py`, of published runs on TPUs.
 CYCLES_NOTE = "cycles are 12 to 38 % above published training steps, 34 to 120 % above decode"
 GPU_NOTE = "Times are rooflines of this package: the GPU's compiler estimates none."
+
+# Stage of a compilation -> what the user's code has not done.
+STAGE_FAILURES = {
+    "building": "cannot be imported, or its arguments cannot be made",
+    "lowering": "cannot be traced with these arguments",
+}
+MAX_TEXT = 600  # characters of the message of JAX or a compiler that are repeated
+
+
+def located(problem: str, source: SourceLine | None, text: str) -> str:
+    """A problem, the line of the user's code that is at fault, and the message it comes with."""
+    place = f", at {source}" if source else ""
+    return f"{problem}{place}: {text[:MAX_TEXT]}"
 
 
 def compile_error(failure: Failure) -> NoAnswer:
@@ -44,9 +60,28 @@ def compile_error(failure: Failure) -> NoAnswer:
                 f"the system killed the compiler's process while it was {failure.stage}, as it "
                 f"does when memory runs out: compile where more is free. {LESS_TO_COMPILE}"
             )
+        case VmemOverflow():
+            text = vmem_note(failure)
         case _:
-            text = f"the compiler failed ({type(failure).__name__}): {failure.text[:600]}"
+            text = f"the compiler failed ({type(failure).__name__}): {failure.text[:MAX_TEXT]}"
     return NoAnswer(text)
+
+
+def vmem_note(failure: VmemOverflow) -> str:
+    """A sentence that says which operation takes too much VMEM, and what may help."""
+    name = "a Pallas kernel" if failure.is_kernel else "an operation"
+    scope = user_scope(failure.op_name)
+    where = f" in {scope}" if scope else ""
+    advice = ""
+    if failure.is_kernel:
+        advice = (
+            " Take smaller blocks or scratch, or raise the limit with "
+            "pltpu.CompilerParams(vmem_limit_bytes=...)."
+        )
+    return (
+        f"{name}{where} needs {units.show_gib(failure.required)} of VMEM, and may have "
+        f"{units.show_gib(failure.limit)}.{advice}"
+    )
 
 
 def refuse_trace(trace: str | Path | None, target: Target) -> None:

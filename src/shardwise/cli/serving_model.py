@@ -22,12 +22,20 @@ from shardwise.serve.launch import (
     launched,
 )
 from shardwise.serve.model_files import ServedModel, find_model
+from shardwise.simulate.limits import MAX_TOKENS_PER_PASS
 
 if TYPE_CHECKING:
     from shardwise.serve.engine import InferenceEngine
 
 DTYPES = ("fp32", "bf16", "int8")
-STAGES = {"weights": "loading weights", "programs": "compiling programs"}
+NGRAM = "ngram"
+DRAFTED = 3
+MOST_DRAFTED = MAX_TOKENS_PER_PASS - 1
+STAGES = {
+    "weights": "loading weights",
+    "programs": "compiling programs",
+    "drafts": "compiling drafts",
+}
 
 engine_option = partial(option, "Engine")
 
@@ -57,6 +65,15 @@ WeightsDtype = Annotated[
     str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(DTYPES)}")
 ]
 KvDtype = Annotated[str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(DTYPES)}")]
+Draft = Annotated[
+    str,
+    engine_option(
+        "--draft ngram|MODEL", "draft tokens from repetitions in the text, or by a small model"
+    ),
+]
+Drafted = Annotated[
+    str, engine_option("--drafted N", f"tokens drafted for each pass  [default: {DRAFTED}]")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +85,8 @@ class EngineWords:
     chunk: str = ""
     weights: str = ""
     kv: str = ""
+    draft: str = ""
+    drafted: str = ""
 
 
 def read_engine_options(words: EngineWords) -> EngineOptions:
@@ -77,12 +96,22 @@ def read_engine_options(words: EngineWords) -> EngineOptions:
         BadInput: with every option that is wrong.
     """
     inputs = Inputs()
+    drafted = inputs.optional(units.parse_whole, words.drafted, "--drafted")
+    if drafted is not None and not words.draft:
+        inputs.refuse("--drafted needs --draft ngram, or --draft with a small model.")
+    if drafted is not None and drafted > MOST_DRAFTED:
+        inputs.refuse(f"--drafted {drafted:,} is more than the most, {MOST_DRAFTED}.")
+    draft_model = None
+    if words.draft not in ("", NGRAM):
+        draft_model = inputs.read(find_model, words.draft)
     options = EngineOptions(
         context=inputs.optional(units.parse_whole, words.context, "--context"),
         sequences=inputs.optional(units.parse_whole, words.sequences, "--sequences"),
         pass_tokens=inputs.optional(units.parse_whole, words.chunk, "--chunk"),
         weights=inputs.optional(parse_word, words.weights, "dtype", DTYPES),
         kv=inputs.optional(parse_word, words.kv, "dtype", DTYPES),
+        drafted=(drafted or DRAFTED) if words.draft else 0,
+        draft_model=draft_model,
     )
     inputs.done()
     return options
@@ -127,7 +156,7 @@ def running_engine(
     def progress(stage: str, done: int, total: int) -> None:
         count = f" {done} of {total}" if total > 1 else ""
         line.show(f"{STAGES[stage]}{count} ...")
-        if stage == "programs" and done == total:
+        if stage in ("programs", "drafts") and done == total:
             line.clear()
 
     try:

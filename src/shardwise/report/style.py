@@ -59,6 +59,11 @@ def showable(text: str, stream: TextIO) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
+def printable(text: str) -> str:
+    """Text of other programs without commands to the terminal; line breaks and tabs stay."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+
+
 def columns(stream: TextIO) -> int:
     """Width of a stream in characters: $COLUMNS, else the terminal's width, else 80.
 

@@ -3,7 +3,8 @@
 The scheduler is that of the simulation. It counts tokens and does not need their values, so a pass
 is chosen and dispatched before the tokens of the pass before are read: while the device computes,
 the host delivers and prepares. What the host learns one pass late, that a sequence has ended, costs
-one token, which is dropped.
+one token, which is dropped. Drafts follow from the tokens: an engine with drafts reads each pass
+before it chooses the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.sampling import Drawn
+from shardwise.runtime.serving.sampling import Drawn, Verified
+from shardwise.serve.drafts import Drafter, with_drafts
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import (
@@ -39,13 +41,15 @@ from shardwise.simulate.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
+COUNTS = ("prompt", "cached", "generated", "drafted", "accepted", "passes", "finished")
+
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
     """A batch whose tokens are drawn on the device, and not read yet."""
 
     batch: Sequence[Row]
-    drawn: Drawn
+    drawn: Drawn | Verified
 
 
 class InferenceEngine:
@@ -54,13 +58,16 @@ class InferenceEngine:
     Args:
         programs: the compiled programs, with weights and cache.
         limits: limits of the scheduler.
+        drafter: drafts as many tokens as a sequence may gain in a pass besides one; None for no
+            drafts.
     """
 
-    def __init__(self, programs: Programs, limits: Limits) -> None:
+    def __init__(self, programs: Programs, limits: Limits, drafter: Drafter | None = None) -> None:
         self.max_context = programs.max_context
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs
-        self._scheduler = Scheduler(limits)
+        self._drafter = drafter
+        self._scheduler = Scheduler(limits, self._text_keys)
         self._limits = limits
         self._live: dict[str, Live] = {}  # by id
         self._by_state: dict[SequenceState, Live] = {}
@@ -68,8 +75,9 @@ class InferenceEngine:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
+        self._ended: list[Live] = []  # whose blocks are not released yet
         self._request_ids = itertools.count()
-        self._counts = dict.fromkeys(("prompt", "cached", "generated", "passes", "finished"), 0)
+        self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
         self._healthy = True
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -114,6 +122,8 @@ class InferenceEngine:
             passes=self._counts["passes"],
             finished=self._counts["finished"],
             healthy=self._healthy,
+            drafted_tokens=self._counts["drafted"],
+            accepted_tokens=self._counts["accepted"],
         )
 
     def close(self) -> None:
@@ -145,15 +155,31 @@ class InferenceEngine:
         """Dispatch the next pass, then read the tokens of the one before."""
         self._take_actions(wait=not self._dispatched and not self._scheduler.has_work)
         if any(live.needs_tokens for live in self._live.values()):
-            self._read()
-        before = self._dispatched
+            self._deliver(self._take_dispatched())
+            self._forget_ended()
+        before = self._take_dispatched()
+        if not self._scheduler.has_work:
+            self._deliver(before)
+            self._forget_ended()
+            return
+        scheduled = self._scheduler.schedule()
+        copies = self._scheduler.blocks.take_copies()
+        self._programs.copy_blocks(copies)
+        if self._drafter is not None:
+            self._drafter.copy_blocks(copies)
+        self._dispatched = self._dispatch(scheduled)
+        gained = self._gained(scheduled)
+        self._deliver(before)
+        if self._drafter is not None:
+            self._deliver(self._take_dispatched())
+        self._scheduler.advance(gained=gained, stopped=[live.state for live in self._ended])
+        self._counts["passes"] += 1
+        self._forget_ended()
+
+    def _take_dispatched(self) -> list[Dispatched]:
+        dispatched = self._dispatched
         self._dispatched = []
-        if self._scheduler.has_work:
-            self._dispatched = self._dispatch(self._scheduler.schedule())
-            self._scheduler.advance()
-            self._counts["passes"] += 1
-        for part in before:
-            self._deliver(part)
+        return dispatched
 
     def _take_actions(self, wait: bool) -> None:
         """Run what other threads have posted."""
@@ -174,6 +200,7 @@ class InferenceEngine:
             generation=generation,
             deliver=deliver,
             state=self._scheduler.add(request, keys),
+            block_keys=keys,
             seed=seed % 2**32,
         )
         self._live[generation.id] = live
@@ -184,20 +211,37 @@ class InferenceEngine:
         live = self._live.get(id)
         if live is not None:
             live.end(CANCELLED)
-            self._forget(live)
+            self._ended.append(live)
+            self._forget_ended()
 
     def _end_all(self, finish: str) -> None:
-        for live in list(self._live.values()):
-            live.end(finish)
-            self._forget(live)
+        for live in self._live.values():
+            if not live.ended:
+                live.end(finish)
+                self._ended.append(live)
+        self._forget_ended()
 
-    def _forget(self, live: Live) -> None:
-        """Release the blocks and the slot of a request that has ended."""
-        self._scheduler.cancel(live.state)
-        self._release_slot(live)
-        del self._live[live.generation.id]
-        del self._by_state[live.state]
-        self._counts["finished"] += 1
+    def _forget_ended(self) -> None:
+        """Release the blocks and slots of requests that have ended, and tell their clients.
+
+        Only between two passes.
+        """
+        for live in self._ended:
+            self._scheduler.cancel(live.state)
+            self._release_slot(live)
+            self._live.pop(live.generation.id, None)
+            self._by_state.pop(live.state, None)
+            self._counts["finished"] += 1
+            live.deliver_last()
+        self._ended = []
+
+    def _text_keys(self, state: SequenceState) -> list[bytes]:
+        """Keys of the full blocks of all tokens that are known of a sequence."""
+        live = self._by_state[state]
+        live.block_keys = block_keys(
+            live.tokens, self._limits.block_tokens, first_keys=live.block_keys
+        )
+        return live.block_keys
 
     def _release_slot(self, live: Live) -> None:
         if live.slot is not None:
@@ -220,7 +264,9 @@ class InferenceEngine:
             tokens = live.tokens[chunk.past : stop]
             is_last = stop == chunk.sequence.prefill_target
             chunk_rows.append(self._row(chunk.sequence, chunk.past, tokens, is_last))
-        return [*self._run(decode_rows), *self._run(chunk_rows)]
+        if self._drafter is not None:
+            self._drafter.read_prompts(chunk_rows)
+        return [*self._decode(decode_rows), *self._run(chunk_rows)]
 
     def _release_slots_of_preempted(self) -> None:
         """Release the slots of sequences that have lost their blocks to others."""
@@ -236,6 +282,29 @@ class InferenceEngine:
         table = self._scheduler.block_table(state)
         return Row(live=live, slot=live.slot, tokens=tokens, past=past, table=table, draws=draws)
 
+    def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:
+        """Run rows of sequences that decode, with drafts if there are any."""
+        if self._drafter is not None and rows:
+            rows = with_drafts(rows, self._drafter, self._limits.max_gain - 1)
+            n_drafted = sum(row.n_new - 1 for row in rows)
+            self._counts["drafted"] += n_drafted
+            if n_drafted:
+                return iter([Dispatched(rows, self._programs.verify(rows))])
+        return self._run(rows)
+
+    def _gained(self, scheduled: Pass) -> dict[SequenceState, int]:
+        """Wait for the number of tokens that each sequence has gained, if there are drafts."""
+        if self._drafter is None:
+            return {}
+        gained = dict.fromkeys(scheduled.decode, 1)
+        for part in self._dispatched:
+            if isinstance(part.drawn, Verified):
+                accepted_B = jax.device_get(part.drawn.accepted_B)
+                for row, n_accepted in zip(part.batch, accepted_B.tolist(), strict=False):
+                    gained[row.live.state] += n_accepted
+                    self._counts["accepted"] += n_accepted
+        return gained
+
     def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
         """Run rows in batches, and draw their next tokens."""
         for batch in self._programs.batches(rows):
@@ -243,26 +312,33 @@ class InferenceEngine:
             if any(row.draws for row in batch):
                 yield Dispatched(batch, self._programs.draw(logits_BV, batch))
 
-    def _read(self) -> None:
-        """Read the tokens of all dispatched passes, and deliver them."""
-        dispatched = self._dispatched
-        self._dispatched = []
+    def _deliver(self, dispatched: Sequence[Dispatched]) -> None:
+        """Wait for the tokens of batches, and deliver them."""
         for part in dispatched:
-            self._deliver(part)
+            drawn = jax.device_get(part.drawn)
+            for i, row in enumerate(part.batch):
+                if row.draws:
+                    self._take(row.live, _tokens(drawn, i, row.live.generation.sampling.logprobs))
 
-    def _deliver(self, part: Dispatched) -> None:
-        """Wait for the tokens of a batch, and deliver them."""
-        drawn = jax.device_get(part.drawn)
-        for i, row in enumerate(part.batch):
-            live = row.live
-            if not row.draws or live.ended:
-                continue
-            live.take(_token(drawn, i, live.generation.sampling.logprobs))
-            self._counts["generated"] += 1
-            if live.n_generated == 1:
-                self._counts["cached"] += live.state.hit_tokens
+    def _take(self, live: Live, tokens: Sequence[Token]) -> None:
+        """Deliver tokens up to the end of the output."""
+        for token in tokens:
             if live.ended:
-                self._forget(live)
+                return
+            if live.n_generated == 0:
+                self._counts["cached"] += live.state.hit_tokens
+            live.take(token)
+            self._counts["generated"] += 1
+            if live.ended:
+                self._ended.append(live)
+
+
+def _tokens(drawn: Drawn | Verified, row: int, n_top: int | None) -> list[Token]:
+    """The tokens of one row: the drawn one, and those after the accepted drafts."""
+    if isinstance(drawn, Drawn):
+        return [_token(drawn, row, n_top)]
+    next_K = drawn.next_BK[row, : drawn.accepted_B[row]]
+    return [_token(drawn.first, row, n_top), *(Token(id) for id in next_K.tolist())]
 
 
 def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:

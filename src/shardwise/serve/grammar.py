@@ -140,13 +140,15 @@ def grammars(tokenizer: Tokenizer, vocab: int, stop_tokens: frozenset[int]) -> G
         )
     if isinstance(tokenizer, FileTokenizer):
         description: Any = tokenizer.inner.to_str()
-    else:
+    elif isinstance(tokenizer, ByteTokenizer):
         description = _byte_tokens(tokenizer)
+    else:
+        raise TypeError(f"no grammars over the tokens of {tokenizer.name}")
     inner = LLTokenizer(description, n_vocab=vocab, eos_token=sorted(stop_tokens))
     return Grammars(inner=inner)
 
 
-def _byte_tokens(tokenizer: Tokenizer) -> Any:
+def _byte_tokens(tokenizer: ByteTokenizer) -> Any:
     """A tokenizer of bytes in the form that `llguidance` takes."""
     from llguidance import TokenizerWrapper
 
@@ -159,7 +161,6 @@ def _byte_tokens(tokenizer: Tokenizer) -> Any:
         def __call__(self, text: bytes) -> list[int]:
             return list(text)
 
-    assert isinstance(tokenizer, ByteTokenizer)
     return TokenizerWrapper(ByteTokens())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,15 @@ from shardwise.workload import Serve
 if TYPE_CHECKING:
     from shardwise.runtime.serving.engine_state import EngineState
     from shardwise.runtime.serving.forward import PagedForward
+    from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
 
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass
+INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
+PROBE = "A text by which two tokenizers are compared: 1234 + x_y."
 
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
@@ -42,6 +45,8 @@ class EngineOptions:
         sequences: the most sequences that run at the same time.
         pass_tokens: the most tokens of a pass.
         weights, kv: dtypes of the weights and of the cache.
+        drafted: tokens drafted for each sequence in a pass; 0 for no drafts.
+        draft_model: a small model that drafts them; None to draft from a sequence's own text.
     """
 
     context: int | None = None
@@ -49,6 +54,8 @@ class EngineOptions:
     pass_tokens: int | None = None
     weights: str | None = None
     kv: str | None = None
+    drafted: int = 0
+    draft_model: ServedModel | None = None
 
 
 @contextmanager
@@ -66,6 +73,8 @@ def launched(
         MissingExtra: JAX is not installed.
     """
     _require_jax()
+    from shardwise.serve.draft_model import DraftModel
+    from shardwise.serve.drafts import NgramDrafter
     from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.programs import Programs
 
@@ -75,27 +84,38 @@ def launched(
         raise BadInput(
             f"the plan is for {state.config.name}, and {model.source} has another model."
         )
-    state = replace(state, config=model.config, job=replace(_job(state.job), context=context))
+    models = [model]
+    states = [_state_of(model, state, context)]
+    if options.draft_model:
+        models.append(options.draft_model)
+        small = _small_engine(model, options.draft_model, options, state)
+        states.append(_state_of(options.draft_model, small, context))
     progress("weights", 0, 1)
-    weights = _weights(model, state)
+    weights = [m.weights.load_for(s) for m, s in zip(models, states, strict=True)]
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
-    forward = _forward(state, sequences, context)
+    forwards = _forwards(states, sequences, context + options.drafted)
     pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
-    programs = Programs(
-        forward=forward,
-        weights=weights,
-        max_sequences=sequences,
-        max_tokens=min(pass_tokens, max(context, sequences)),
-        max_context=context,
-    )
+    sizes = {
+        "max_sequences": sequences,
+        "max_tokens": min(pass_tokens, max(context, sequences)),
+        "max_context": context,
+    }
+    n = options.drafted
+    programs = Programs(forward=forwards[0], weights=weights[0], max_drafted=n, **sizes)
     programs.compile(lambda done, total: progress("programs", done, total))
+    drafter: Drafter | None = NgramDrafter() if n else None
+    if options.draft_model:
+        drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)
+    if drafter is not None:
+        drafter.compile(lambda done, total: progress("drafts", done, total))
     limits = Limits(
-        n_blocks=forward.n_blocks,
-        block_tokens=forward.block_tokens,
+        n_blocks=forwards[0].n_blocks,
+        block_tokens=forwards[0].block_tokens,
         max_sequences=sequences,
         max_tokens=pass_tokens,
+        tokens_per_pass=1 + n,
     )
-    engine = InferenceEngine(programs, limits)
+    engine = InferenceEngine(programs, limits, drafter)
     try:
         yield engine
     finally:
@@ -133,8 +153,13 @@ def _job(job: Serve) -> Serve:
     return Serve(context=1, weights=job.weights, kv=job.kv, compute=job.compute)
 
 
-def _local(config: ModelConfig, options: EngineOptions, context: int) -> EngineState:
-    """One engine on all devices that are here and that divide the model's heads."""
+def _local(
+    config: ModelConfig,
+    options: EngineOptions,
+    context: int,
+    devices: Sequence[Any] | None = None,
+) -> EngineState:
+    """One engine on as many devices as divide the model's heads, of those that are here."""
     from shardwise.runtime.devices import PLATFORMS, local_devices
     from shardwise.runtime.layout.mesh import role_mesh
     from shardwise.runtime.layout.sharding import Table
@@ -142,14 +167,14 @@ def _local(config: ModelConfig, options: EngineOptions, context: int) -> EngineS
     from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
     from shardwise.strategy.serving_layout import serve_rules
 
-    devices = local_devices()
+    devices = devices or local_devices()
     compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
     n = max(n for n in range(1, len(devices) + 1) if _divides(n, config))
     layout = ServeLayout(mesh=Mesh(tensor=n), kv="sequence")
     mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
     job = Serve(
         context=context,
-        weights=options.weights or compute,
+        weights=options.weights or config.checkpoint_dtype,
         kv=options.kv or compute,
         compute=compute,
     )
@@ -202,17 +227,39 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
     return replace(state, job=job)
 
 
-def _weights(model: ServedModel, state: EngineState) -> Any:
-    """The weights of a model in the dtypes of the engine, on its devices."""
-    import jax
-
-    weights = model.weights.load(state.table, state.activation_dtype)
-    shardings = jax.tree.map(lambda x: x.sharding, state.weight_shapes())
-    return jax.jit(state.quantize_weights, out_shardings=shardings, donate_argnums=0)(weights)
+def _state_of(model: ServedModel, state: EngineState, context: int) -> EngineState:
+    """The engine of a model, for requests up to a context."""
+    job = replace(_job(state.job), context=context)
+    group = INT4_GROUP if job.weights == "int4" else None
+    return replace(state, config=model.config, job=job, group=group)
 
 
-def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
-    """The forward pass with as large a cache as is useful and fits.
+def _small_engine(
+    model: ServedModel, small: ServedModel, options: EngineOptions, state: EngineState
+) -> EngineState:
+    """The engine of a model that drafts, on the devices of the large one.
+
+    Args:
+        state: engine of the large one.
+
+    Raises:
+        BadInput: the two models have different tokens.
+    """
+    tokens = [(m.tokenizer.vocab, m.tokenizer.encode(PROBE)) for m in (model, small)]
+    if tokens[0] != tokens[1]:
+        raise BadInput(
+            f"{small.name} cannot draft for {model.name}: their tokenizers differ. Use --draft "
+            "with a smaller model of the same family, or --draft ngram."
+        )
+    devices = list(state.table.mesh.jax_mesh.devices.flat)
+    return _local(small.config, options, state.job.context, devices)
+
+
+def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> list[PagedForward]:
+    """The forward pass of each model, with caches of as many blocks as are useful and fit.
+
+    Args:
+        states: the engine, and that of the model that drafts.
 
     Raises:
         BadInput: the longest sequence does not fit.
@@ -221,13 +268,13 @@ def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
 
     from shardwise.runtime.serving.forward import PagedForward, block_tokens
 
-    per_block = block_tokens(state)
-    one_block = PagedForward(engine=state, n_blocks=1, block_tokens=per_block)
+    per_block = block_tokens(states[0])
+    forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
     block_bytes = 0
-    for x in jax.tree.leaves(one_block.cache_shapes()):
+    for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
         block_bytes += x.sharding.shard_shape(x.shape)[0] * _bytes_of_row(x)
     wanted = sequences * int(ceil_div(context, per_block)) + 1
-    memory = state.table.mesh.jax_mesh.devices.flat[0].memory_stats()
+    memory = states[0].table.mesh.jax_mesh.devices.flat[0].memory_stats()
     n_blocks = wanted
     if memory:
         free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
@@ -238,7 +285,12 @@ def _forward(state: EngineState, sequences: int, context: int) -> PagedForward:
             f"for {n_blocks * per_block:,} tokens ({units.show_bytes(block_bytes)} for "
             f"{per_block}). Lower --context, or use --kv-dtype int8."
         )
-    return replace(one_block, n_blocks=n_blocks)
+    made = []
+    for one_block in forwards:
+        mesh = one_block.engine.table.mesh
+        by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
+        made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
+    return made
 
 
 def _bytes_of_row(x: Any) -> float:

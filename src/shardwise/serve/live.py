@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
-from shardwise.serve.request import LENGTH, STOP, Deliver, Generation, Token
+from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
 from shardwise.simulate.request import SequenceState
 
 FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
@@ -18,7 +19,7 @@ ALL_BITS = 0xFFFFFFFF
 DRAW_DTYPES = (np.float32, np.int32, np.float32, np.float32, np.uint32, np.int32)  # as `Draw` has
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, weakref_slot=True, eq=False, kw_only=True)
 class Live:
     """A request that waits or runs.
 
@@ -26,8 +27,9 @@ class Live:
         state: its state in the scheduler.
         seed: seed of its draws.
         tokens: prompt and output, as far as the host has read it.
+        block_keys: keys of the full blocks of its tokens, as far as they were needed.
         slot: slot of its last token on the device; None while it waits.
-        ended: whether its last token was delivered; tokens that arrive later are dropped.
+        last: the end of the output; None while it goes on. Tokens that arrive later are dropped.
     """
 
     generation: Generation
@@ -35,17 +37,30 @@ class Live:
     state: SequenceState
     seed: int
     tokens: list[int] = field(default_factory=list)
+    block_keys: list[bytes] = field(default_factory=list)
     slot: int | None = None
-    ended: bool = False
+    last: Token | None = None
     counts: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.generation.prompt)
 
     @property
+    def ended(self) -> bool:
+        """Whether the output has ended."""
+        return self.last is not None
+
+    @property
     def n_generated(self) -> int:
         """Number of tokens of the output, as far as the host has read it."""
         return len(self.tokens) - len(self.generation.prompt)
+
+    @property
+    def n_draftable(self) -> int:
+        """The most tokens that are of use as drafts for its next pass."""
+        if self.has_changes or self.generation.sampling.logprobs is not None:
+            return 0
+        return self.generation.max_tokens - self.n_generated - 1
 
     @property
     def is_greedy(self) -> bool:
@@ -65,30 +80,40 @@ class Live:
         return self.generation.mask is not None or any(penalties)
 
     def take(self, token: Token) -> None:
-        """Take the next token of the output: deliver it, and end the request if it is the last."""
+        """Take the next token of the output: deliver it, or end the request if it is the last."""
         generation = self.generation
         if token.id in generation.stop_tokens:
             self.end(STOP)
             return
+        finish = ""
+        if generation.mask is not None:
+            try:
+                generation.mask.advance(token.id)
+            except BadInput:
+                self.end(FAILED)
+                return
+            if generation.mask.complete:
+                finish = STOP
         self.tokens.append(token.id)
         self.counts[token.id] += 1
         if self.n_generated == 1:
             token = token._replace(cached=self.state.hit_tokens)
-        finish = ""
-        if generation.mask is not None:
-            generation.mask.advance(token.id)
-            if generation.mask.complete:
-                finish = STOP
         if not finish and self.n_generated == generation.max_tokens:
             finish = LENGTH
-        self.ended = bool(finish)
-        self.deliver(token._replace(finish=finish))
+        if finish:
+            self.last = token._replace(finish=finish)
+        else:
+            self.deliver(token)
 
     def end(self, finish: str) -> None:
         """End the request without another token."""
-        if not self.ended:
-            self.ended = True
-            self.deliver(Token(-1, finish=finish))
+        if self.last is None:
+            self.last = Token(-1, finish=finish)
+
+    def deliver_last(self) -> None:
+        """Deliver the end of the request, once its blocks are released."""
+        if self.last is not None:
+            self.deliver(self.last)
 
 
 def draw_of(rows: Sequence[Live], positions: Sequence[int], n_rows: int) -> Draw | None:

@@ -8,8 +8,11 @@ the host has read the tokens of the step before.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +21,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
+from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, draw
+from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.host_cache import HostCache
 from shardwise.serve.live import Live, changes_of, draw_of
+from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 Ints = NDArray[np.int32]
+Program = tuple[int, int, bool]  # rows, new tokens of a row, whether all logits are returned
+Bools = NDArray[np.bool_]
 
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
 SHORTEST_CHUNK = 16  # tokens
@@ -71,6 +79,8 @@ class Programs:
         max_sequences: the most rows of a batch.
         max_tokens: the most new tokens of a batch.
         max_context: the most tokens of a sequence.
+        n_host_blocks: blocks of host memory that keep what the cache evicts.
+        max_drafted: the most drafted tokens of a row; 0 for no drafts.
     """
 
     forward: PagedForward
@@ -78,19 +88,37 @@ class Programs:
     max_sequences: int
     max_tokens: int
     max_context: int
+    n_host_blocks: int = 0
+    max_drafted: int = 0
     _cache: list[Tree] = field(init=False)
     _last_token_S: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes = self.forward.cache_shapes()
-        shardings = jax.tree.map(lambda x: x.sharding, shapes)
+        shardings = None
+        if not self.forward.by_layer:
+            shardings = jax.tree.map(lambda x: x.sharding, self.forward.cache_shapes())
         self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
         zeros = np.zeros(self.n_slots + 1, np.int32)
         self._last_token_S = jax.device_put(zeros, self._replicated)
-        self._run = jax.jit(functools.partial(_run, self.forward), donate_argnums=(1,))
+        self._compiler_options: dict[str, Any] = {}
+        if self.forward.by_layer:
+            self._compiler_options = cpu_rows.compiler_options()
+            self.weights = jax.jit(self.forward.weights_by_layer)(self.weights)
+        self._run = jax.jit(
+            functools.partial(_run, self.forward),
+            static_argnames="all_logits",
+            donate_argnums=(1,),
+            compiler_options=self._compiler_options,
+        )
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
+        self._verify = jax.jit(verify, static_argnames="n_top")
+        self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
+        self._host_cache: HostCache | None = None
+        if self.n_host_blocks:
+            n_blocks = self.forward.n_blocks
+            self._host_cache = HostCache(self._cache, n_blocks, self.n_host_blocks)
 
     @property
     def n_slots(self) -> int:
@@ -118,18 +146,41 @@ class Programs:
                     yield n_rows, length
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Compile all programs, by running them on empty rows.
+        """Compile all programs, several at a time.
 
         Args:
             progress: called with the number of compiled programs and of all.
         """
         shapes = list(self.shapes())
-        for i, (n_rows, length) in enumerate(shapes):
-            progress(i, len(shapes))
-            logits_BV = self._forward([], n_rows, length)
+        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.batch_sizes()]
+        if not self.max_drafted:
+            verified = []
+        programs = [(*shape, False) for shape in shapes] + [(*shape, True) for shape in verified]
+        progress(0, len(programs))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = pool.map(self._compile, programs)
+            for i, (program, executable) in enumerate(zip(programs, compiled, strict=True)):
+                self._compiled[program] = executable
+                progress(i + 1, len(programs))
+        for n_rows in self.batch_sizes():
+            logits_BV = self._forward([], n_rows, 1)
             self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+        for n_rows, length in verified:
+            logits_BTV = self._forward([], n_rows, length, all_logits=True)
+            drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
+            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
-        progress(len(shapes), len(shapes))
+
+    def _compile(self, program: Program) -> Callable[..., tuple[list[Tree], Array]]:
+        n_rows, length, all_logits = program
+        batch = self._arrays([], n_rows, length)
+        arguments = (self.weights, self._cache, self._last_token_S)
+        return self._run.lower(*arguments, *batch, all_logits=all_logits).compile()
+
+    def copy_blocks(self, copies: Copies) -> None:
+        """Run the copies between the cache and host memory that precede a pass."""
+        if self._host_cache is not None:
+            self._cache = self._host_cache.copy(self._cache, copies)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
@@ -153,8 +204,11 @@ class Programs:
 
         B may be larger than the batch: the rest is padding.
         """
-        n_rows = next(n for n in self.batch_sizes() if n >= len(batch))
-        return self._forward(batch, n_rows, self._length(batch[0]))
+        return self._forward(batch, self._n_rows(batch), self._length(batch[0]))
+
+    def _n_rows(self, batch: Sequence[Row]) -> int:
+        """The number of rows to which a batch is padded."""
+        return next(n for n in self.batch_sizes() if n >= len(batch))
 
     def _length(self, row: Row) -> int:
         """The number of new tokens to which a row is padded."""
@@ -164,7 +218,20 @@ class Programs:
         """Whether there is a program of this shape."""
         return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
 
-    def _forward(self, rows: Sequence[Row], n_rows: int, length: int) -> Array:
+    def _forward(
+        self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
+    ) -> Array:
+        """Run the program of a shape; return logits_BV, or logits_BTV for `all_logits`."""
+        arguments = (self.weights, self._cache, self._last_token_S)
+        batch = self._arrays(rows, n_rows, length)
+        run = self._compiled.get((n_rows, length, all_logits))
+        if run is None:
+            run = functools.partial(self._run, all_logits=all_logits)
+        self._cache, logits_BV = run(*arguments, *batch)
+        return logits_BV
+
+    def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
+        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
@@ -177,19 +244,9 @@ class Programs:
             is_from_slot_B[i] = not row.tokens
             past_B[i] = row.past
             new_B[i] = row.n_new
-            tables_BM[i, : len(row.table)] = row.table
-        self._cache, logits_BV = self._run(
-            self.weights,
-            self._cache,
-            self._last_token_S,
-            tokens_BT,
-            slot_B,
-            is_from_slot_B,
-            past_B,
-            new_B,
-            tables_BM,
-        )
-        return logits_BV
+            table = row.table[: self.table_width]
+            tables_BM[i, : len(table)] = table
+        return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
 
     def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
         """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
@@ -203,17 +260,39 @@ class Programs:
             if row.draws:
                 slot_B[i] = row.slot
         requests = [row.live for row in batch]
-        asked = [live.generation.sampling.logprobs for live in requests]
-        n_top = max((n for n in asked if n is not None), default=None)
         self._last_token_S, drawn = self._draw(
             logits_BV,
             self._last_token_S,
             slot_B,
             draw_of(requests, [row.length for row in batch], n_rows),
             changes_of(requests, n_rows, vocab),
-            n_top=n_top,
+            n_top=_n_top(requests),
         )
         return drawn
+
+    def verify(self, rows: Sequence[Row]) -> Verified:
+        """Run a forward pass over rows of a token and its drafts, and draw the tokens after each.
+
+        At most `max_sequences` rows; their slots are not used.
+        """
+        n_rows = self._n_rows(rows)
+        logits_BTV = self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
+        drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
+        n_drafted_B = np.zeros(n_rows, np.int32)
+        for i, row in enumerate(rows):
+            drafted = row.tokens[1:]
+            drafted_BK[i, : len(drafted)] = drafted
+            n_drafted_B[i] = len(drafted)
+        requests = [row.live for row in rows]
+        verified: Verified = self._verify(
+            logits_BTV,
+            drafted_BK,
+            n_drafted_B,
+            draw_of(requests, [row.past + 1 for row in rows], n_rows),
+            changes_of(requests, n_rows, logits_BTV.shape[-1]),
+            n_top=_n_top(requests),
+        )
+        return verified
 
 
 def _run(
@@ -227,11 +306,13 @@ def _run(
     past_B: Array,
     new_B: Array,
     tables_BM: Array,
+    all_logits: bool = False,
 ) -> tuple[list[Tree], Array]:
     """A forward pass whose rows of one token may take it from their slots."""
     first_B = jnp.where(is_from_slot_B, last_token_S[slot_B], tokens_BT[:, 0])
     tokens_BT = tokens_BT.at[:, 0].set(first_B)
-    return forward.function()(weights, cache, tokens_BT, past_B, new_B, tables_BM)
+    run = forward.function(all_logits=all_logits)
+    return run(weights, cache, tokens_BT, past_B, new_B, tables_BM)
 
 
 def _draw(
@@ -245,6 +326,12 @@ def _draw(
     """Draw tokens; return (last tokens of all slots, the drawn tokens)."""
     drawn = draw(logits_BV, how, changes, n_top)
     return last_token_S.at[slot_B].set(drawn.token_B), drawn
+
+
+def _n_top(requests: Sequence[Live]) -> int | None:
+    """Number of most probable tokens to report for a batch; None for no log-probabilities."""
+    asked = [live.generation.sampling.logprobs for live in requests]
+    return max((n for n in asked if n is not None), default=None)
 
 
 def _steps(first: int, last: int) -> list[int]:

@@ -24,7 +24,11 @@ class TokenMask(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """Take the sampled token."""
+        """Take the sampled token.
+
+        Raises:
+            BadInput: the grammar does not allow it, or is too complex to go on.
+        """
         ...
 
     @property
@@ -126,6 +130,8 @@ class EngineStats:
     passes: int
     finished: int
     healthy: bool
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # of the drafted ones
 
 
 class Engine(Protocol):

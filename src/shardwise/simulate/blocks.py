@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from shardwise.errors import BadInput
+from shardwise.simulate.host_tier import Copies, HostTier
 from shardwise.simulate.request import CachedBlock, SequenceState
 
 
@@ -19,9 +20,10 @@ class BlockManager:
 
     Args:
         block_tokens: tokens per block.
+        n_host_blocks: blocks of host memory that keep the contents of evicted blocks.
     """
 
-    def __init__(self, n_blocks: int, block_tokens: int) -> None:
+    def __init__(self, n_blocks: int, block_tokens: int, n_host_blocks: int = 0) -> None:
         self.n_blocks = n_blocks
         self.block_tokens = block_tokens
         self.used = 0  # blocks that sequences use; a shared block counts once
@@ -30,6 +32,9 @@ class BlockManager:
         self._unused: OrderedDict[Hashable, CachedBlock] = (
             OrderedDict()
         )  # least recently used first
+        self._host: HostTier | None = None
+        if n_host_blocks:
+            self._host = HostTier(n_host_blocks)
         self._released_ids: list[int] = []
         self._next_id = 0  # smallest physical id that was never assigned
 
@@ -49,11 +54,11 @@ class BlockManager:
         return self.n_blocks - self.used
 
     def match(self, keys: Sequence[Hashable], limit: int) -> int:
-        """Return how many of the first `limit` keys, up to the first missing one, have a block."""
+        """Return how many of the first `limit` keys, up to the first missing one, have contents."""
         by_key = self._by_key
         n_hits = 0
         for key in keys[:limit]:
-            if key not in by_key:
+            if key not in by_key and (self._host is None or key not in self._host):
                 break
             n_hits += 1
         return n_hits
@@ -67,15 +72,23 @@ class BlockManager:
             n_hits: number of these that are in the cache, from `match`.
             reserve: number of blocks that must stay available.
         """
-        hits = [self._by_key[key] for key in sequence.block_keys[:n_hits]]
+        keys = sequence.block_keys[:n_hits]
+        resident = keys
+        if self._host is not None:
+            resident = [key for key in keys if key in self._by_key]
+        hits = [self._by_key[key] for key in resident]
         n_unused = sum(1 for block in hits if block.ref_count == 0)
-        if n_blocks - n_hits + reserve > self.available - n_unused:
+        if n_blocks - len(hits) + reserve > self.available - n_unused:
             return False
         for block in hits:
             self._reference(block)
-        sequence.cached_blocks = hits
+        if self._host is not None:
+            self._host.hold(keys)
         sequence.n_blocks = n_blocks
-        self.allocate(n_blocks - n_hits)
+        self.allocate(n_blocks - len(hits))
+        if len(hits) < n_hits:
+            hits = [self._by_key.get(key) or self._restore(key) for key in keys]
+        sequence.cached_blocks = hits
         return True
 
     def allocate(self, n_blocks: int) -> None:
@@ -93,6 +106,8 @@ class BlockManager:
             self.evictions += 1
             if block.physical_id is not None:
                 self._released_ids.append(block.physical_id)
+                if self._host is not None:
+                    self._host.keep(key, block.physical_id)
 
     def release(self, sequence: SequenceState) -> None:
         """Release all blocks of a sequence; blocks that may be shared stay in the cache."""
@@ -147,6 +162,20 @@ class BlockManager:
         while len(table) + len(sequence.private_block_ids) < n_blocks:
             sequence.private_block_ids.append(self._assign_id())
         return (table + sequence.private_block_ids)[:n_blocks]
+
+    def take_copies(self) -> Copies:
+        """Return the copies from and to host memory that have to run before the next pass."""
+        if self._host is None:
+            return Copies([], [])
+        return self._host.take_copies()
+
+    def _restore(self, key: Hashable) -> CachedBlock:
+        """Copy contents from host memory into an allocated block."""
+        physical_id = self._assign_id()
+        if self._host is not None:
+            self._host.restore(key, physical_id)
+        block = self._by_key[key] = CachedBlock(key, 1, physical_id)
+        return block
 
     def _reference(self, block: CachedBlock) -> None:
         """Count one more sequence that uses a block."""

@@ -27,6 +27,8 @@ class Limits:
         paged: whether blocks are allocated as contexts grow. Otherwise a request reserves all
             blocks that it can need when it is admitted, and prefixes are not shared.
         prefix_cache: whether full blocks of shared prefixes are kept for reuse.
+        n_host_blocks: blocks of host memory that keep the contents of evicted blocks. An engine has
+            to run the copies (`BlockManager.take_copies`); the simulation keeps none.
         watermark: share of the blocks that stay free when a request is admitted, so that the
             running sequences can grow.
         tokens_per_pass: mean tokens that a sequence gains in a decode pass; above 1 with
@@ -43,6 +45,7 @@ class Limits:
     chunked: bool = True
     paged: bool = True
     prefix_cache: bool = True
+    n_host_blocks: int = 0
     watermark: float = 0.01
     tokens_per_pass: float = 1.0
 
@@ -52,6 +55,8 @@ class Limits:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 problems.append(f"{name} must be a positive integer, not {value!r}.")
+        if not isinstance(self.n_host_blocks, int) or self.n_host_blocks < 0:
+            problems.append(f"n_host_blocks must be a whole number, not {self.n_host_blocks!r}.")
         if not 0 <= self.watermark < 1:
             problems.append(f"watermark must be in [0, 1), not {self.watermark!r}.")
         if not 1 <= self.tokens_per_pass <= MAX_TOKENS_PER_PASS:

@@ -45,7 +45,7 @@ class Scheduler:
     Attributes:
         waiting: the queue; with several clients, only its first request is determined.
         preempted: sequences that the last `schedule` preempted. Tokens sampled for them stay valid
-            and belong to the prompt that is computed again, in a later pass.
+            and belong to the prompt that is computed again; with `text_keys` in a later pass.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Scheduler:
         text_keys: Callable[[SequenceState], Sequence[Hashable]] | None = None,
     ) -> None:
         self.limits = limits
-        self.blocks = BlockManager(limits.n_blocks, limits.block_tokens)
+        self.blocks = BlockManager(limits.n_blocks, limits.block_tokens, limits.n_host_blocks)
         self.decoding = DecodeBatch(limits)
         self.waiting: deque[SequenceState] = deque()
         self.preemptions = 0
@@ -334,7 +334,9 @@ class Scheduler:
             max_hits = (sequence.prefill_target - 1) // self.limits.block_tokens
             n_hits = self.blocks.match(sequence.block_keys, max_hits)
         reserve = self._reserved_blocks if running else 0
-        if self.preempted or not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
+        # A sequence just preempted may find its own blocks, but its last token is not read yet.
+        has_unread_token = self._text_keys is not None and self.preempted
+        if has_unread_token or not self.blocks.admit(sequence, n_blocks, n_hits, reserve):
             self._queue_blocked = True
             return False
         sequence.past = n_hits * self.limits.block_tokens
@@ -361,7 +363,7 @@ class Scheduler:
     def _preempt(self) -> None:
         """Release the blocks of the sequence admitted last, and put it at the front of the queue.
 
-        It is not admitted again to this pass, since other sequences get some of its blocks.
+        As a rule it is not admitted again to this pass, since others get some of its blocks.
         """
         sequence = self._partial
         if sequence is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -74,6 +75,10 @@ def crashing(devices: np.ndarray[Any, Any]) -> Program:
     os._exit(7)
 
 
+def exiting(devices: np.ndarray[Any, Any]) -> Program:
+    sys.exit("not on this machine")
+
+
 def killed(devices: np.ndarray[Any, Any]) -> Program:
     os.kill(os.getpid(), signal.SIGKILL)
     return matmul(devices)
@@ -116,6 +121,9 @@ def args_of_devices(devices: np.ndarray[Any, Any]) -> tuple[Any, ...]:
 
 def args_of_two(first: int, second: int) -> tuple[Any, ...]:
     return (first, second)
+
+
+def args_of_nothing() -> None: ...
 
 
 def _over(mesh: Mesh | AbstractMesh, *axes: str | None) -> NamedSharding:

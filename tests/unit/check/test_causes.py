@@ -76,6 +76,7 @@ def test_stages_of_a_pipeline_compute_while_the_plan_is_idle() -> None:
 def test_parts_add_up_to_the_step_of_a_compiled_program() -> None:
     system = parse_system("v5e:2x2")
     compiled = Compiled(
+        constraints=(),
         name="step",
         target=target_of(system),
         mesh=mesh("train_v5e"),

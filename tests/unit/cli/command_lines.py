@@ -26,6 +26,8 @@ GOOD = {
     "sweep --serve": "llama3.2-1b v5e:2x2 --serve --context 512 --batch 4",
     "check": "none.json",
     "train": "none.json --data none",
+    "serve": "none.json",
+    "generate": "none.json hello",
     "bench": "http://127.0.0.1:1 --rate 4/s --prompt 8 --output 4 --requests 2",
     "data": "tokenize none.txt --out none/tokens",
     "roofline": "llama3.2-1b v5e --op mlp.up",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,15 @@ def test_no_server() -> None:
     said = run("bench", "http://127.0.0.1:1", *LENGTHS, "--rate", "1")
     assert said.code == 2
     assert said.err.startswith("✗ no server answers at http://127.0.0.1:1: GET http://127.0.0.1:1/")
+
+
+def test_httpx_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    for module in ("client", "connections"):
+        monkeypatch.delitem(sys.modules, f"shardwise.serve.load.{module}", raising=False)
+    said = run("bench", "http://127.0.0.1:1", *LENGTHS, "--rate", "1")
+    assert said.code == 2
+    assert "pip install 'shardwise[serve]'" in said.err.replace("\n  ", " ")
 
 
 def test_a_key(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_a_fault_is_named_in_the_first_line(mine: Path) -> None:
     assert said.out.startswith("Not donated: 256 MiB of w may be reused in place.")
     document = json.loads(run("check", "mymodule:update", "--on", "v5e:2x2", "--json").out)
     (fault,) = document["faults"]
-    assert (fault["kind"], fault["subject"], fault["bytes"]) == ("not donated", "w", 2**28)
+    assert (fault["kind"], fault["arguments"], fault["bytes"]) == ("not donated", ["w"], 2**28)
     assert document["compiled"]["output_bytes"] == 2**28
     assert document["compiled"]["alias_bytes"] == 0
     (result,) = document["results"]

@@ -39,13 +39,18 @@ def test_a_layout_that_is_not_trained_is_planned_only_if_it_is_asked_for() -> No
     done = run(*shlex.split(SMALL_BATCH))
     assert done.code == 3
     refusal = " ".join(done.err.split())
-    assert "pipe 4 fits, but the trainer does not run it: a pipeline of 2 runs" in refusal
+    assert (
+        "pipe 4 fits, but the trainer does not run it: a pipeline of a model with 2 groups"
+        in refusal
+    )
     assert "--any-layout plans it." in refusal
     assert "What works: h100:64" not in refusal
     done = run(*shlex.split(SMALL_BATCH), "--any-layout")
     assert done.code == 0
     text = " ".join(done.out.split())
-    assert "The trainer does not run a pipeline of 2 runs of different layers" in text
+    assert (
+        "The trainer does not run a pipeline of a model with 2 groups of different layers" in text
+    )
     assert "; --any-layout admits it." in text
 
 

@@ -22,6 +22,7 @@ from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.quantized import Grouped, dequantized
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
@@ -88,32 +89,60 @@ NARROW: dict[str, Case] = {
     "int8 experts": (UNROUTED, Mesh(expert=2, tensor=2), "copied", dict.fromkeys(FP32, "int8")),
     "bf16": (DENSE, Mesh(), "copied", dict.fromkeys(FP32, "bf16")),
 }
-ALL = FAMILIES | LAYOUTS | NARROW
+# Weights in groups: name -> (elements of a group, case).
+GROUPED: dict[str, tuple[int, Case]] = {
+    "int4, groups of 32": (32, (DENSE, Mesh(), "copied", FP32 | {"weights": "int4"})),
+    "int4, groups of 128 on eight": (
+        128,
+        (DENSE, Mesh(tensor=8), "sequence", FP32 | {"weights": "int4"}),
+    ),
+    "int8, groups of 32 on two": (
+        32,
+        (DENSE, Mesh(tensor=2), "copied", FP32 | {"weights": "int8"}),
+    ),
+}
+ALL: dict[str, tuple[int | None, Case]] = {
+    **{name: (None, case) for name, case in (FAMILIES | LAYOUTS | NARROW).items()},
+    **GROUPED,
+}
 
 
-def forward(case: Case) -> PagedForward:
-    """On as many devices as the mesh of a case has."""
+def engine(case: Case, group: int | None = None) -> EngineState:
+    """On as many devices as the mesh of a case has.
+
+    Args:
+        group: elements of a group of weights; None for weights without groups.
+    """
     config, mesh, kv, dtypes = case
     layout = ServeLayout(mesh=mesh, kv=kv)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
     table = engine_table(layout, on)
     job = Serve(context=SEQ, **dtypes)
-    engine = EngineState(config=config, job=job, layout=layout, table=table, batch=1)
-    return PagedForward(engine=engine, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
+    return EngineState(config=config, job=job, layout=layout, table=table, batch=1, group=group)
 
 
-def distance(case: Case) -> dict[str, float]:
-    """Largest difference of a logit, and the root mean square of all."""
+def distance(group: int | None, case: Case) -> dict[str, float]:
+    """Largest difference of a logit, and the root mean square of all.
+
+    For weights in groups, the pass over whole sequences has the numbers that they stand for.
+    """
     config = case[0]
-    paged = forward(case)
+    state = engine(case, group)
+    paged = PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
     weights = init_weights(describe(config), jax.random.key(0), jnp.float32)
     one_device = role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))
     random = np.random.default_rng(0)
     tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)
     table = Table(rules={}, mesh=one_device)
+    stored = jax.jit(paged.engine.quantize_weights)(weights)
+    if group:
+        weights = jax.tree.map(
+            lambda w: dequantized(w, jnp.float32) if isinstance(w, Grouped) else w,
+            stored,
+            is_leaf=lambda w: isinstance(w, Grouped),
+        )
     whole = np.asarray(jax.jit(logits(config, table, SEQ, jnp.float32))(weights, tokens))
-    held = jax.jit(paged.engine.quantize_weights)(weights)
     cache = paged.init_cache()
     tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
     run = jax.jit(paged.function(all_logits=True))
@@ -130,7 +159,7 @@ def distance(case: Case) -> dict[str, float]:
         for row in range(ROWS):
             chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
         arguments = [of_engines(x) for x in (chunk, past, new, tables.astype(np.int32))]
-        cache, got = run(held, cache, *arguments)
+        cache, got = run(stored, cache, *arguments)
         for i, logits_TV in enumerate(np.asarray(got, np.float32)):
             row = i % ROWS
             read = logits_TV[: new[row], : config.vocab]
@@ -145,4 +174,4 @@ def distance(case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: distance(ALL[name]) for name in sys.argv[1:] or ALL}))
+    print(json.dumps({name: distance(*ALL[name]) for name in sys.argv[1:] or ALL}))

@@ -16,6 +16,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
+from shardwise.serve.drafts import Drafter
 from shardwise.serve.engine import InferenceEngine
 from shardwise.serve.programs import Programs
 from shardwise.serve.request import Generation, Token
@@ -27,38 +28,51 @@ from tests.unit.runtime.logits import logits
 
 MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=97)
 CONTEXT, BLOCKS, BLOCK_TOKENS, SEQUENCES, TOKENS = 64, 64, 4, 4, 16
+HOST_BLOCKS = 64
 PATIENCE_S = 60
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
 
-def random_weights() -> Tree:
+def random_weights(seed: int = 1) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
-    return init_weights(describe(MODEL), jax.random.key(1), jnp.float32)
+    return init_weights(describe(MODEL), jax.random.key(seed), jnp.float32)
 
 
 def one_device() -> Table:
     return Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1])))
 
 
-def programs() -> Programs:
+def programs(
+    kind: type[Programs] = Programs,
+    seed: int = 1,
+    *,
+    by_layer: bool = False,
+    weights: str = "fp32",
+    **settings: object,
+) -> Programs:
+    """Programs of the model with random weights."""
     state = EngineState(
         config=MODEL,
-        job=Serve(context=CONTEXT, **FP32),
+        job=Serve(context=CONTEXT, **(FP32 | {"weights": weights})),
         layout=ServeLayout(mesh=Mesh()),
         table=one_device(),
         batch=1,
     )
-    return Programs(
-        forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
-        weights=random_weights(),
-        max_sequences=SEQUENCES,
-        max_tokens=TOKENS,
-        max_context=CONTEXT,
+    sizes = {"max_sequences": SEQUENCES, "max_tokens": TOKENS, "max_context": CONTEXT}
+    return kind(
+        forward=PagedForward(
+            engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS, by_layer=by_layer
+        ),
+        weights=jax.jit(state.quantize_weights)(random_weights(seed)),
+        n_host_blocks=HOST_BLOCKS,
+        **(sizes | settings),  # type: ignore[arg-type]
     )
 
 
 @contextmanager
-def running(compiled: Programs, **limits: object) -> Iterator[InferenceEngine]:
+def running(
+    compiled: Programs, drafter: Drafter | None = None, **limits: object
+) -> Iterator[InferenceEngine]:
     """An engine with these limits, closed at the end."""
     sizes = {
         "n_blocks": BLOCKS,
@@ -66,7 +80,8 @@ def running(compiled: Programs, **limits: object) -> Iterator[InferenceEngine]:
         "max_sequences": SEQUENCES,
         "max_tokens": TOKENS,
     }
-    engine = InferenceEngine(compiled, Limits(**(sizes | limits)))  # type: ignore[arg-type]
+    limits_of_engine = Limits(**(sizes | limits))  # type: ignore[arg-type]
+    engine = InferenceEngine(compiled, limits_of_engine, drafter)
     try:
         yield engine
     finally:

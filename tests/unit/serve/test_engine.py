@@ -15,6 +15,7 @@ from tests.unit.serve.engines import (
     BLOCK_TOKENS,
     BLOCKS,
     CONTEXT,
+    HOST_BLOCKS,
     MODEL,
     Greedy,
     Output,
@@ -89,6 +90,48 @@ def test_a_prompt_that_was_seen_is_read_from_the_cache(compiled: Programs, plain
     assert extended.tokens[0].cached == 28
     assert warm.ids == cold.ids == plain.continuation(prompt, 4)
     assert extended.ids == plain.continuation(longer.prompt, 4)
+
+
+def test_a_conversation_reads_its_earlier_answers_from_the_cache(
+    compiled: Programs, plain: Greedy
+) -> None:
+    first = Generation(id="first", prompt=tuple(range(20)), max_tokens=9, sampling=GREEDY)
+    with running(compiled) as engine:
+        (answer,) = generate(engine, [first])
+        second = replace(first, id="second", prompt=(*first.prompt, *answer.ids, 7, 8, 9))
+        (later,) = generate(engine, [second])
+    assert later.tokens[0].cached == 28  # of 20 + 9, whose last token was never written
+    assert later.ids == plain.continuation(second.prompt, 9)
+
+
+def test_evicted_blocks_come_back_from_host_memory(compiled: Programs, plain: Greedy) -> None:
+    first = Generation(id="first", prompt=tuple(range(30)), max_tokens=4, sampling=GREEDY)
+    others = [replace(request, id=f"other {request.id}") for request in requests(9)]
+    cached = {}
+    for n_host_blocks in (0, HOST_BLOCKS):
+        with running(compiled, n_blocks=17, n_host_blocks=n_host_blocks) as engine:
+            generate(engine, [first])
+            generate(engine, others)
+            (again,) = generate(engine, [replace(first, id="again")])
+        assert again.ids == plain.continuation(first.prompt, 4)
+        cached[n_host_blocks] = again.tokens[0].cached
+    assert cached == {0: 0, HOST_BLOCKS: 28}
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_arrays_by_layer_and_weights_by_output(
+    compiled: Programs, plain: Greedy, weights: str
+) -> None:
+    by_layer = programs(by_layer=True, weights=weights)
+    by_layer.compile()
+    with running(by_layer) as engine:
+        outputs = generate(engine, requests(5))
+    if weights == "fp32":
+        texts = [plain.continuation(prompt, 12) for prompt in prompts(5)]
+    else:
+        with running(programs(weights=weights)) as engine:
+            texts = [output.ids for output in generate(engine, requests(5))]
+    assert [output.ids for output in outputs] == texts
 
 
 def test_a_stop_token_ends_the_output_and_is_not_sent(compiled: Programs, plain: Greedy) -> None:

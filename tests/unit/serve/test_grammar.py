@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from shardwise.errors import BadInput
 from shardwise.runtime.tokenizer import ByteTokenizer, Tokenizer, file_tokenizer
 from shardwise.serve.grammar import Grammar, Grammars, grammars
+from shardwise.serve.live import Live
+from shardwise.serve.request import FAILED, Generation, Token
 from tests.unit.serve.model_files import tiny
 
 WALKS = 20
@@ -151,6 +154,20 @@ def test_several_stop_tokens_end_an_output() -> None:
 def test_a_token_outside_the_grammar_is_refused() -> None:
     with pytest.raises(BadInput, match="cannot go on after token 122"):
         maker("bytes").regex("ab").advance(ord("z"))
+
+
+def test_a_grammar_that_fails_ends_its_request() -> None:
+    delivered: list[Token] = []
+    live = Live(
+        generation=Generation(id="a", prompt=(1,), max_tokens=4, mask=maker("bytes").regex("ab")),
+        deliver=delivered.append,
+        state=SimpleNamespace(hit_tokens=0),  # type: ignore[arg-type]
+        seed=0,
+    )
+    live.take(Token(ord("a")))
+    live.take(Token(ord("z")))
+    assert [token.finish for token in delivered] == ["", FAILED]
+    assert live.ended
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from jax.experimental import topologies
 from jax.sharding import NamedSharding
 
 from shardwise.check.compiling import cache
+from shardwise.check.compiling.constraints import sharding_constraints
 from shardwise.check.compiling.failures import classify
 from shardwise.check.compiling.result import (
     COMPILE_ANYWAY,
@@ -235,6 +236,7 @@ def compile_lowered(
         compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}
     )
     compile_s = time.perf_counter() - start
+    has_refs = any(getattr(leaf, "is_ref", False) for leaf in jax.tree.leaves(program.args))
     return Compiled(
         name=program.name,
         target=target,
@@ -249,5 +251,7 @@ def compile_lowered(
         compile_s=compile_s,
         rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10,
         upcasts=upcast_products(lowered),
-        results=tuple(_result_arrays(lowered, executable)),
+        constraints=sharding_constraints(lowered),
+        # JAX does not name the results of functions that update arrays in place.
+        results=() if has_refs else tuple(_result_arrays(lowered, executable)),
     )

@@ -34,12 +34,16 @@ _SHARDING = re.compile(r"shard|PartitionSpec|mesh ax", re.I)
 def classify(error: BaseException, stage: str) -> Failure:
     """The failure that an exception in a stage (`building`, `lowering`, `compiling`) stands for."""
     text = str(error)
+    if isinstance(error, SystemExit):
+        text = f"it calls sys.exit({error.code!r})"
+        return OtherFailure(stage=stage, text=text, source=line_of_error(error))
     if "vmem" in text and (sizes := _VMEM.search(text)):
         op_name = _OP_NAME.search(text)
         return VmemOverflow(
             required=_parse_bytes(sizes[1], sizes[2]),
             limit=_parse_bytes(sizes[3], sizes[4]),
             op_name=op_name[1] if op_name else "",
+            is_kernel="tpu_custom_call" in text,
             text=text,
         )
     if text.startswith("RESOURCE_EXHAUSTED"):

@@ -108,6 +108,23 @@ class Upcast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A sharding constraint of the traced program, which states the axes of all dims.
+
+    Args:
+        op_name: end of the op names of the compiled operations that compute the array.
+        computed: the line of the user's code that computes it; None if it is not known.
+        axes: the mesh axes over which the constraint splits the array.
+        sources: line of the constraint, and the line that called it.
+    """
+
+    op_name: str
+    computed: SourceLine | None
+    axes: tuple[str, ...]
+    sources: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A compiled program with its statistics.
 
@@ -125,6 +142,7 @@ class Compiled:
         rss_bytes: peak memory of the compiling process.
         cached: whether it was read from the cache.
         upcasts: matmuls in fp32 of arrays that were cast from 16 bits.
+        constraints: sharding constraints of the traced program.
         results: the arrays that it returns.
     """
 
@@ -142,6 +160,7 @@ class Compiled:
     rss_bytes: int
     cached: bool = False
     upcasts: tuple[Upcast, ...] = ()
+    constraints: tuple[Constraint, ...]
     results: tuple[ResultArray, ...] = ()
 
     @property
@@ -197,11 +216,16 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmemOverflow:
-    """A kernel needs `required` bytes of VMEM, more than the `limit` of a TPU core."""
+    """An operation needs `required` bytes of VMEM, more than its `limit`.
 
-    required: int | None
-    limit: int | None
+    Args:
+        is_kernel: whether it is a Pallas kernel.
+    """
+
+    required: int
+    limit: int
     op_name: str
+    is_kernel: bool
     text: str
 
 

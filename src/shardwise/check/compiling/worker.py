@@ -30,7 +30,7 @@ def main(job: Job, report: Report) -> None:
         result = _compile(job, report)
     except ShardwiseError as error:
         result = Refused(error=type(error).__name__, problems=error.problems)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         result = classify(error, report.read()[0])
     report.add_result(result)
 

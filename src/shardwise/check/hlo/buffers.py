@@ -6,6 +6,7 @@ A result gets a new buffer, with these exceptions:
 - a loop updates its carry in place, and a dynamic-update-slice its first operand;
 - an instruction may declare that a result aliases an operand, and the program that a result aliases
   a donated argument;
+- on TPUs an array takes the memory of a larger result of the program that is computed later;
 - an elementwise result overwrites an operand that no later instruction reads, where the compiler
   allows it.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shardwise.check.hlo.costs import ELEMENTWISE
@@ -137,12 +138,14 @@ def assign_buffers(
             assignment, instruction, position, done
         )
     _extend_to_readers(assignment, positions, dones)
+    results: list[int] = []
     if computation.name == module.entry:
-        _place_entry_results(assignment)
+        results = _place_entry_results(assignment)
     else:
         _place_results(assignment, is_loop_body)
     for position, instruction in enumerate(instructions):
         _reuse_operand(assignment, instruction, position)
+    _reuse_results(assignment, results)
     return assignment
 
 
@@ -238,10 +241,10 @@ def _extend_to_readers(
                 buffer.last = max(buffer.last, end)
 
 
-def _place_entry_results(assignment: BufferAssignment) -> None:
+def _place_entry_results(assignment: BufferAssignment) -> list[int]:
     """Merge results of the program with the donated arguments that they alias.
 
-    Other results are live during the whole program.
+    Results live until the end. Returns the buffers of all results.
     """
     module = assignment.module
     parameters = assignment.computation.parameters
@@ -250,11 +253,39 @@ def _place_entry_results(assignment: BufferAssignment) -> None:
         argument = assignment.values[parameters[number].name]
         for index in results[element] if element < len(results) else ():
             assignment.merge(argument[0][0], index)
-    for indices in results:
-        for index in indices:  # the runtime allocates results before the program starts
-            buffer = assignment.buffers[assignment.find(index)]
-            buffer.first = 0
-            buffer.last = len(assignment.computation.instructions)
+    result_buffers = list(itertools.chain.from_iterable(results))
+    for index in result_buffers:
+        buffer = assignment.buffers[assignment.find(index)]
+        buffer.last = len(assignment.computation.instructions)
+    return result_buffers
+
+
+def _reuse_results(assignment: BufferAssignment, results: Iterable[int]) -> None:
+    """Merge arrays with results that are computed later, as the TPU's compiler does.
+
+    The runtime allocates results before the program starts.
+    """
+    written: dict[int, int] = {}
+    for index in map(assignment.find, results):
+        buffer = assignment.buffers[index]
+        written.setdefault(index, buffer.first)
+        buffer.first = 0
+    if not assignment.module.tiled:
+        return
+    guests: dict[int, list[ArrayBuffer]] = {result: [] for result in written}
+    arrays = [index for index in range(len(assignment.buffers)) if index not in written]
+    for index in sorted(arrays, key=lambda index: -assignment.buffers[index].bytes):
+        array = assignment.buffers[index]
+        if array.merged_into is not None or array.owned_by_caller:
+            continue
+        for result, position in written.items():
+            is_free = array.last < position and all(
+                array.last < guest.first or guest.last < array.first for guest in guests[result]
+            )
+            if is_free and array.bytes <= assignment.buffers[result].bytes:
+                guests[result].append(array)
+                assignment.merge(result, index)
+                break
 
 
 def _place_results(assignment: BufferAssignment, is_loop_body: bool) -> None:

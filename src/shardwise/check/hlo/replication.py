@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from shardwise.check.hlo.collectives import KINDS, device_groups
 from shardwise.check.hlo.dataflow import Analysis, Bits, Dataflow, union
 from shardwise.check.hlo.forms import sync_opcode
-from shardwise.check.hlo.sharding import sharded_axes
+from shardwise.check.hlo.sharding import AxesByDim, sharded_axes
 from shardwise.check.hlo.text import Computation, Instruction, Module
 
 _GATHERS = ("all_gather", "all_reduce")
@@ -22,10 +22,15 @@ _GATHERS = ("all_gather", "all_reduce")
 
 @dataclass(frozen=True, slots=True)
 class Origins(Analysis):
-    """Bits of mesh axes, then a bit for each argument."""
+    """Bits of mesh axes, then a bit for each argument.
+
+    Args:
+        argument_axes: the mesh axes that shard each dim of each argument; None if unknown.
+    """
 
     module: Module
     mesh: Mapping[str, int]
+    argument_axes: tuple[AxesByDim | None, ...]
 
     def axes_bits(self, axes: tuple[str, ...]) -> int:
         """The bits of some mesh axes."""
@@ -42,9 +47,9 @@ class Origins(Analysis):
         return 1 << (len(self.mesh) + number)
 
     def argument(self, parameter: Instruction) -> Bits:
-        bits = self.argument_bit(int(parameter.literal))
-        n_dims = len(parameter.shapes[0].dims) if parameter.shapes else 0
-        axes = sharded_axes(parameter.attributes, n_dims, self.mesh)
+        number = int(parameter.literal)
+        bits = self.argument_bit(number)
+        axes = self.argument_axes[number]
         if axes is None:
             return bits | self.all_axes
         for dim_axes in axes:
@@ -96,7 +101,11 @@ def replication(module: Module, mesh: Mapping[str, int]) -> Replication:
     Args:
         mesh: axis -> size. Device ids number the mesh positions, the last axis fastest.
     """
-    origins = Origins(module, mesh)
+    argument_axes = []
+    for parameter in module.entry_computation.parameters:
+        n_dims = len(parameter.shapes[0].dims) if parameter.shapes else 0
+        argument_axes.append(sharded_axes(parameter.attributes, n_dims, mesh))
+    origins = Origins(module, mesh, tuple(argument_axes))
     dataflow = Dataflow(module, origins)
     dataflow.run()
     return Replication(origins, dataflow)

@@ -15,12 +15,11 @@ import numpy as np
 
 from shardwise.check.hlo.groups import iota_devices
 
+AxesByDim = tuple[tuple[str, ...], ...]  # for each dim of an array, the mesh axes that shard it
 _DEVICES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
 
 
-def sharded_axes(
-    attributes: str, n_dims: int, mesh: Mapping[str, int]
-) -> tuple[tuple[str, ...], ...] | None:
+def sharded_axes(attributes: str, n_dims: int, mesh: Mapping[str, int]) -> AxesByDim | None:
     """The mesh axes that shard each dim of an argument; None if its sharding is not known.
 
     Args:

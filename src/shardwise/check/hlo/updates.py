@@ -41,40 +41,55 @@ class _Updates(Analysis):
         return 0
 
 
-def copied_arguments(module: Module) -> Iterator[tuple[str, Instruction, Instruction]]:
-    """Yield the copies of whole arguments, or of their updates, that stay in the same memory.
+@dataclass(frozen=True, slots=True)
+class ArgumentUpdates:
+    """The arguments whose elements the arrays of a program have.
 
-    A copy is (computation, copy, argument).
+    Args:
+        results: bits of the program's results.
     """
-    updates = Dataflow(module, _Updates())
-    updates.run()
-    for computation in module.computations.values():
-        for copy in computation.instructions.values():
-            if copy.opcode != "copy" or not in_hbm(module, copy.shapes[0]):
+
+    module: Module
+    dataflow: Dataflow
+    results: tuple[Bits, ...]
+
+    def copies(self) -> Iterator[tuple[str, Instruction, Instruction]]:
+        """Yield the copies of whole arguments, or of their updates, that stay in the same memory.
+
+        A copy is (computation, copy, argument).
+        """
+        arguments = self.module.entry_computation.parameters
+        for computation in self.module.computations.values():
+            for copy in computation.instructions.values():
+                if copy.opcode != "copy" or not in_hbm(self.module, copy.shapes[0]):
+                    continue
+                bits = self.dataflow.of(computation, copy.name)
+                for number, argument in enumerate(arguments):
+                    is_whole = argument.bytes == copy.bytes
+                    if bits >> number & 1 and is_whole:
+                        yield computation.name, copy, argument
+                        break
+
+    def unaliased(self) -> Iterator[Instruction]:
+        """Yield the arguments that the program returns updated, but in other memory."""
+        entry = self.module.entry_computation
+        arguments = entry.parameters
+        aliased_results = {result for result, _ in self.module.aliases}
+        used_arguments = {argument for _, argument in self.module.aliases}
+        shapes = entry.root_instruction.shapes
+        for index, (bits, shape) in enumerate(zip(self.results, shapes, strict=True)):
+            if index in aliased_results:
                 continue
-            bits = updates.of(computation, copy.name)
-            for number, parameter in enumerate(module.entry_computation.parameters):
-                is_whole = parameter.bytes == copy.bytes
-                if bits >> number & 1 and is_whole:
-                    yield computation.name, copy, parameter
+            for number, argument in enumerate(arguments):
+                is_source = joined(bits) >> number & 1 and number not in used_arguments
+                if is_source and argument.shapes and str(argument.shapes[0]) == str(shape):
+                    used_arguments.add(number)
+                    yield argument
                     break
 
 
-def unaliased_updates(module: Module) -> Iterator[Instruction]:
-    """Yield the arguments that the program returns updated, but in other memory."""
-    entry = module.entry_computation
-    results = Dataflow(module, _Updates()).run()
-    root = entry.root_instruction
-    if isinstance(results, int):
-        results = (results,)
-    aliased_results = {result for result, _ in module.aliases}
-    used_arguments = {argument for _, argument in module.aliases}
-    for index, (bits, shape) in enumerate(zip(results, root.shapes, strict=True)):
-        if index in aliased_results:
-            continue
-        for number, parameter in enumerate(entry.parameters):
-            is_source = joined(bits) >> number & 1 and number not in used_arguments
-            if is_source and parameter.shapes and str(parameter.shapes[0]) == str(shape):
-                used_arguments.add(number)
-                yield parameter
-                break
+def argument_updates(module: Module) -> ArgumentUpdates:
+    """Follow the elements of arguments through a program."""
+    dataflow = Dataflow(module, _Updates())
+    results = dataflow.run()
+    return ArgumentUpdates(module, dataflow, (results,) if isinstance(results, int) else results)

@@ -170,6 +170,8 @@ def build_named(
             raise BadInput(f"{args_function} yields nothing. Yield the arguments.") from None
         except Exception as error:
             raise _in_words(error, args_function, machine) from None
+    if arguments is None:
+        raise BadInput(f"{args_function} returns nothing. Return the arguments.")
     if not isinstance(arguments, tuple):
         arguments = (arguments,)
     return program_on(fn, arguments, devices, target, {}, context)

@@ -12,7 +12,7 @@ from shardwise.check.hlo.replication import replication
 from shardwise.check.hlo.reshards import needless_moves
 from shardwise.check.hlo.text import Instruction
 from shardwise.check.hlo.traffic import padded_hbm_bytes
-from shardwise.check.hlo.updates import copied_arguments, unaliased_updates
+from shardwise.check.hlo.updates import ArgumentUpdates, argument_updates
 from shardwise.check.user.fault import (
     COPIES_SHARE,
     FLOPS_SHARE,
@@ -20,13 +20,14 @@ from shardwise.check.user.fault import (
     TRAFFIC_SHARE,
     Evidence,
     Fault,
-    argument_names,
+    add_bytes,
+    argument_of,
+    large_leaves,
     show_shape,
 )
-from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments
+from shardwise.check.user.whole import repeated_work, whole_activation, whole_arguments, whole_batch
 
 ASSUMED_MEMORY_BYTES = 2**34  # of a device of which no public source says how much it has
-SMALL_SHARE = 0.01  # of the bytes that are not donated: arguments that are not named
 # Ends of op names of table lookups and of their gradients, which move tokens to the rows.
 _LOOKUPS = ("gather", "scatter-add", "scatter", "dynamic_slice")
 
@@ -39,39 +40,41 @@ def find_faults(program: AnalyzedProgram) -> tuple[Fault, ...]:
         replication=replication(program.module, compiled.mesh),
         memory_bytes=compiled.target.memory_bytes or ASSUMED_MEMORY_BYTES,
     )
+    updates = argument_updates(program.module)
     moves = needless_moves(program.module, program.collectives, evidence.replication)
     faults = [
         *whole_arguments(evidence),
+        *whole_batch(evidence),
         *whole_activation(evidence, moves),
         *_reshards_in_loops(evidence, moves),
         *_fp32_products(evidence),
-        *_undonated(evidence),
-        *_copied_arguments(evidence),
+        *_undonated(evidence, updates),
+        *_copied_arguments(evidence, updates),
     ]
     if not any(fault.kind.startswith("whole") for fault in faults):
         faults += repeated_work(evidence)
     return tuple(faults)
 
 
-def _undonated(evidence: Evidence) -> Iterator[Fault]:
+def _undonated(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
     """Yield a fault if arguments are returned updated, but not donated."""
-    sizes = {}
-    for parameter in unaliased_updates(evidence.module):
-        sizes[parameter.op_name] = padded_hbm_bytes(evidence.module, parameter.shapes)
+    sizes: dict[str, int] = {}
+    for parameter in updates.unaliased():
+        add_bytes(sizes, evidence, parameter)
     n_bytes = sum(sizes.values())
     share = n_bytes / evidence.memory_bytes
     if share >= MEMORY_SHARE:
-        names = [name for name, size in sizes.items() if size >= SMALL_SHARE * n_bytes]
-        yield Fault(kind="not donated", subject=argument_names(names), bytes=n_bytes, share=share)
+        names = tuple(dict.fromkeys(map(argument_of, large_leaves(sizes))))
+        yield Fault(kind="not donated", arguments=names, bytes=n_bytes, share=share)
 
 
-def _copied_arguments(evidence: Evidence) -> Iterator[Fault]:
+def _copied_arguments(evidence: Evidence, updates: ArgumentUpdates) -> Iterator[Fault]:
     """Yield a fault if copies of whole arguments take a noticeable share of the HBM traffic."""
     ops = {(op.computation, op.instruction.name): op for op in evidence.program.ops}
     names = []
     n_bytes = 0.0
     traffic = 0.0
-    for computation, copy, argument in copied_arguments(evidence.module):
+    for computation, copy, argument in updates.copies():
         op = ops.get((computation, copy.name))
         size = padded_hbm_bytes(evidence.module, copy.shapes)
         if op and size >= MEMORY_SHARE * evidence.memory_bytes:
@@ -82,7 +85,7 @@ def _copied_arguments(evidence: Evidence) -> Iterator[Fault]:
     if share >= COPIES_SHARE:
         yield Fault(
             kind="copied arguments",
-            subject=argument_names(names),
+            arguments=tuple(dict.fromkeys(map(argument_of, names))),
             bytes=int(n_bytes),
             share=share,
         )
@@ -134,6 +137,7 @@ def _reshards_in_loops(evidence: Evidence, moves: Iterable[Collective]) -> Itera
             bytes=n_bytes,
             share=n_bytes / total,
             n_runs=largest.n_runs,
+            seconds=evidence.exposed_s(in_loops),
             scope=user_scope(largest.op_name),
             sources=largest.sources,
         )

@@ -24,23 +24,26 @@ from shardwise.check.compiling.result import (
     OutOfMemory,
     ResultArray,
     ShardingError,
+    VmemOverflow,
 )
 from shardwise.check.hlo.collectives import Collective
-from shardwise.check.notes import GPU_NOTE, compile_error, memory_note, refuse_trace
+from shardwise.check.notes import (
+    GPU_NOTE,
+    STAGE_FAILURES,
+    compile_error,
+    located,
+    memory_note,
+    refuse_trace,
+    vmem_note,
+)
 from shardwise.check.options import CompileOptions
 from shardwise.check.source_line import SourceLine
 from shardwise.check.user.api import compile_function, compile_named
 from shardwise.check.user.diagnosis import find_faults
 from shardwise.check.user.fault import Fault
 from shardwise.check.verdict import CompiledNumbers, PeakArray
-from shardwise.errors import BadInput, BadSharding
+from shardwise.errors import BadInput, BadSharding, CheckFailed
 from shardwise.hardware import parse_system
-
-# Stage of a compilation -> what the user's code has not done.
-_STAGE_FAILURES = {
-    "building": "cannot be imported, or its arguments cannot be made",
-    "lowering": "cannot be traced with these arguments",
-}
 
 MAX_OVERLAPPED = 3  # the largest number of overlapping scopes that a row lists
 
@@ -84,6 +87,7 @@ class FunctionReport:
         largest: arrays that are live at the peak, largest first.
         results: arrays that the function returns, with the shardings that the compiler chose.
         faults: what takes memory or time for nothing; what may be the cause of others comes first.
+        uncounted_kernels: scopes and names of kernels whose FLOPs are not known.
         compile_s: seconds of lowering and compiling.
     """
 
@@ -102,6 +106,7 @@ class FunctionReport:
     versions: Mapping[str, str]
     results: tuple[ResultArray, ...] = ()
     faults: tuple[Fault, ...] = ()
+    uncounted_kernels: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -182,15 +187,13 @@ def _report(
 def _function_error(name: str, machine: str, failure: Failure) -> Exception:
     """The error for a function that does not compile, with the message of JAX or the compiler."""
     if isinstance(failure, ShardingError):
-        return BadSharding(f"{name} on {machine}{_place(failure.source)}: {failure.text[:600]}")
-    if isinstance(failure, OtherFailure) and failure.stage in _STAGE_FAILURES:
-        problem = _STAGE_FAILURES[failure.stage]
-        return BadInput(f"{name} {problem}{_place(failure.source)}: {failure.text[:600]}")
+        return BadSharding(located(f"{name} on {machine}", failure.source, failure.text))
+    if isinstance(failure, OtherFailure) and failure.stage in STAGE_FAILURES:
+        problem = f"{name} {STAGE_FAILURES[failure.stage]}"
+        return BadInput(located(problem, failure.source, failure.text))
+    if isinstance(failure, VmemOverflow):
+        return CheckFailed(f"{name} on {machine} does not compile: {vmem_note(failure)}")
     return compile_error(failure)
-
-
-def _place(source: SourceLine | None) -> str:
-    return f", at {source}" if source else ""
 
 
 def _program_report(
@@ -221,7 +224,17 @@ def _program_report(
         versions=compiled.versions,
         results=compiled.results,
         faults=find_faults(program),
+        uncounted_kernels=tuple(_uncounted_kernels(program)),
     )
+
+
+def _uncounted_kernels(program: AnalyzedProgram) -> dict[str, None]:
+    """The kernels without a known cost, each once."""
+    names: dict[str, None] = {}
+    for op in program.ops:
+        if op.has_unknown_kernel:
+            names[user_scope(op.instruction.op_name) or op.instruction.name] = None
+    return names
 
 
 def _flops_by_scope(program: AnalyzedProgram) -> dict[str, float]:

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwise.check.compiling.targets import Target
+from shardwise.check.notes import STAGE_FAILURES, located
 from shardwise.check.source_line import line_of_error
 from shardwise.check.user import meshes
 from shardwise.check.user.machine_view import show_machine
@@ -134,12 +135,8 @@ class UserFunction:
             with suppress(ValueError, RuntimeError):
                 return self._lower_exported(*target_args)
             if self.source is None:
-                line = line_of_error(refusal)
-                place = f", at {line}" if line else ""
-                raise BadSharding(
-                    f"the function cannot be traced with these arguments{place}: {refusal}",
-                    _NO_MESH,
-                )
+                problem = f"the function {STAGE_FAILURES['lowering']}"
+                raise BadSharding(located(problem, line_of_error(refusal), str(refusal)), _NO_MESH)
             raise refusal
 
     def _lower_in_context(self, *target_args: Any) -> jax.stages.Lowered:
@@ -199,7 +196,8 @@ def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
     """The shape of an array, sharded alike over another mesh; a leaf without a shape is unchanged.
 
     An array without a sharding gets the one that the function states for it, else is on every
-    device. Arrays in pinned host memory stay there.
+    device. Arrays in pinned host memory stay there,
+    and what the function updates in place, a `jax.Ref`, stays one.
     """
     if not is_array(leaf):
         return leaf
@@ -211,7 +209,13 @@ def _on_mesh(leaf: Any, stated: NamedSharding | None, mesh: Mesh) -> Any:
         if sharding.memory_kind == "pinned_host":
             memory_kind = "pinned_host"
     target_sharding = NamedSharding(mesh, spec, memory_kind=memory_kind)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=target_sharding)
+    return jax.ShapeDtypeStruct(
+        leaf.shape,
+        leaf.dtype,
+        sharding=target_sharding,
+        weak_type=getattr(leaf, "weak_type", False),
+        is_ref=isinstance(leaf, jax.Ref) or getattr(leaf, "is_ref", False),
+    )
 
 
 def _plain(lowered: Any) -> jax.stages.Lowered:

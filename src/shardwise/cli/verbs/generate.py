@@ -15,7 +15,7 @@ from shardwise.cli.options import argument, option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.cli.streams import write_answer
 from shardwise.errors import BadInput
-from shardwise.report.style import showable
+from shardwise.report.style import printable, showable
 from shardwise.serve.request import Sampling
 
 if TYPE_CHECKING:
@@ -64,11 +64,15 @@ def run(
     context: serving_model.Context = "",
     dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
+    draft: serving_model.Draft = "",
+    drafted: serving_model.Drafted = "",
     json: options.Json = False,
 ) -> Answer:
     """Generate text with a model in this process. Text appears as it is generated."""
     inputs = Inputs()
-    words = EngineWords(context=context, sequences="1", weights=dtype, kv=kv_dtype)
+    words = EngineWords(
+        context=context, sequences="1", weights=dtype, kv=kv_dtype, draft=draft, drafted=drafted
+    )
     engine_options = inputs.read(read_engine_options, words)
     served = inputs.read(read_model, model, start)
     n_tokens = inputs.optional(units.parse_whole, max_tokens, "--max-tokens") or MAX_TOKENS
@@ -88,7 +92,7 @@ def run(
         ):
             pieces.append(piece)
             if not json:
-                write_answer(showable(_printable(piece), sys.stdout))
+                write_answer(showable(printable(piece), sys.stdout))
     result = GeneratedText(model=model, prompt=prompt, text="".join(pieces))
     # The text has been written already; what is left of it is the end of its line.
     return Answer(document=lambda: result, blocks=(), raw="\n", as_json=json)
@@ -117,11 +121,6 @@ def _sampling(
         top_p=1.0 if top_p is None else top_p,
         seed=seed,
     )
-
-
-def _printable(text: str) -> str:
-    """Text without commands to the terminal, which a model could generate."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _chat_tokens(texts: Texts, message: str) -> list[int]:

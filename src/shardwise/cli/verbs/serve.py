@@ -44,6 +44,8 @@ def run(
     chunk: serving_model.PassTokens = "",
     dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
+    draft: serving_model.Draft = "",
+    drafted: serving_model.Drafted = "",
     host: Annotated[
         str, server_option("--host ADDRESS", f"where to listen  [default: {DEFAULT.host}]")
     ] = DEFAULT.host,
@@ -68,7 +70,13 @@ def run(
     A plan says how it is split over the devices. --json: a line on stdout when it is ready."""
     inputs = Inputs()
     words = EngineWords(
-        context=context, sequences=sequences, chunk=chunk, weights=dtype, kv=kv_dtype
+        context=context,
+        sequences=sequences,
+        chunk=chunk,
+        weights=dtype,
+        kv=kv_dtype,
+        draft=draft,
+        drafted=drafted,
     )
     engine_options = inputs.read(read_engine_options, words)
     served = inputs.read(read_model, model, start)

@@ -40,7 +40,7 @@ def limit_name(limit: RuntimeLimit) -> str:
         "rope_scaling": f'rope scaling "{value}"',
         "schedule": f"schedule {value}",
         "scores": f"context_kind {value} with {part}",
-        "stages": f"a pipeline of {value} runs of different layers",
+        "stages": f"a pipeline of a model with {value} groups of different layers",
     }
     return names[limit.kind]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.check.notes import CYCLES_NOTE
@@ -15,6 +15,7 @@ from shardwise.report.style import Block, label_first, labelled, quiet, strong, 
 
 MAX_SCOPES = 8  # rows of FLOPs by named scope
 MAX_COLLECTIVES = 16  # rows of collectives, the largest of them
+MAX_KERNELS = 4  # named kernels whose FLOPs are not counted
 MAX_FAULTS = 3  # faults in the headline
 
 
@@ -28,6 +29,8 @@ def blocks(report: FunctionReport) -> Iterator[Block]:
     if report.compiled is None:
         return
     yield table(["", ">"], _numbers(report))
+    if report.uncounted_kernels:
+        yield quiet(_uncounted(report.uncounted_kernels))
     if report.compiled.step_s and report.compiled.step_s.cycles is not None:
         yield quiet(CYCLES_NOTE)
     if report.collectives:
@@ -81,6 +84,13 @@ def _numbers(report: FunctionReport) -> Iterator[tuple[str, str]]:
             yield "run, cycles", units.show_seconds(compiled.step_s.cycles)
     for traffic, seconds in compiled.exposed_s.items():
         yield f"  waits for {traffic}", units.show_seconds(seconds)
+
+
+def _uncounted(kernels: Sequence[str]) -> str:
+    names = ", ".join(kernels[:MAX_KERNELS])
+    if len(kernels) > MAX_KERNELS:
+        names += f" and {len(kernels) - MAX_KERNELS} more"
+    return f"FLOPs of kernels that give no cost_estimate are not counted: {names}"
 
 
 def _collective(row: CollectiveRow) -> tuple[str, ...]:

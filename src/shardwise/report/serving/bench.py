@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from shardwise import units
-from shardwise.report.style import Block, bar, labelled, quiet, strong, table
+from shardwise.report.style import Block, bar, labelled, printable, quiet, strong, table
 from shardwise.report.tables import DASH, markdown
 from shardwise.report.words import duration, percent
 from shardwise.serve.load.bench import BenchResult
@@ -59,7 +59,8 @@ def errors_text(rows: Iterable[Measurement]) -> str:
         for kind, count in row.errors.items():
             counts[kind] = counts.get(kind, 0) + count
             messages.setdefault(kind, row.messages[kind])
-    return ", ".join(f"{count:,} × {kind} ({messages[kind]})" for kind, count in counts.items())
+    texts = [f"{count:,} × {kind} ({messages[kind]})" for kind, count in counts.items()]
+    return printable(", ".join(texts))
 
 
 def flat_rows(result: BenchResult) -> list[dict[str, Any]]:
@@ -109,7 +110,7 @@ def _medians(row: Measurement) -> str:
 def _context(result: BenchResult) -> Iterator[tuple[str, str]]:
     """What was measured: the server, and the requests."""
     kind = "chats" if result.chat else "completions"
-    yield "server", f"{result.model} at {result.url}, {kind}"
+    yield "server", f"{printable(result.model)} at {result.url}, {kind}"
     n_requests = max(row.requests + row.n_errors for row in result.rows)
     lengths = "lengths as recorded"
     if result.prompt is not None:

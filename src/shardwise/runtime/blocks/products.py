@@ -22,12 +22,13 @@ from shardwise.ops.layers import Term
 from shardwise.ops.program import shard_einsum, weight_names
 from shardwise.ops.sharded import Move, Program, derive
 from shardwise.runtime.blocks.collective_matmul import CollectiveMatmul
-from shardwise.runtime.kernels import cpu
+from shardwise.runtime.kernels import cpu, cpu_rows
+from shardwise.runtime.kernels.cpu_rows import Rows
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights import quantized
-from shardwise.runtime.weights.quantized import Scaled
+from shardwise.runtime.weights.quantized import Grouped, Scaled, dequantized
 
 Array = jax.Array
 
@@ -60,8 +61,8 @@ class BlockProducts:
         table: sharding rules on the mesh.
         terms: name -> term of `ops.layers`, a product of the block.
         weights: name -> (array of this layer, accumulator of its gradient, see `_gathered`). The
-            accumulator is None in serving, where the array may be `Scaled`, and where weights
-            themselves are differentiated.
+            accumulator is None in serving, where the array may be `Scaled` or `Grouped`, and where
+            weights themselves are differentiated.
         partitions: name of a weight -> how its copies share its update.
         precision: dtypes of the step.
         ring: ring of chips over which tokens travel during products; tokens are then in pieces
@@ -108,6 +109,8 @@ class BlockProducts:
             return jnp.einsum(equation, x, w)
 
         with jax.named_scope(name):
+            if isinstance(w, Rows):
+                return cpu_rows.product(equation, x, w)
             if isinstance(w, Scaled):
                 return quantized.product(equation, x, w, self.precision.narrow)
             if self.ring:
@@ -145,11 +148,18 @@ class BlockProducts:
                 array = self.table.apply(move, array)
         return array
 
-    def _fetched(self, w: Array | Scaled, moves: tuple[Move, ...]) -> Any:
-        """A weight without an accumulator, cast and moved; a `Scaled` one is returned unchanged."""
-        if isinstance(w, Scaled):
+    def _fetched(self, w: Array | Scaled | Grouped | Rows, moves: tuple[Move, ...]) -> Any:
+        """A weight without an accumulator, cast and moved; `Scaled` and `Rows` stay as they are.
+
+        A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
+        groups have different scales, so that it cannot be multiplied as it is.
+        """
+        if isinstance(w, Scaled | Rows):
             return w
-        array = w.astype(self.precision.compute)
+        if isinstance(w, Grouped):
+            array = dequantized(w, self.precision.compute)
+        else:
+            array = w.astype(self.precision.compute)
         for move in moves:
             array = self.table.apply(move, array)
         return array

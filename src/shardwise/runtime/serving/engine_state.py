@@ -1,12 +1,13 @@
 """The weights of a serving engine, with their dtypes and shardings.
 
-The tree of weights is like that of training, but the matrices of layers may be quantized
-(`Scaled`); embedding and head stay in 16 bits.
+The tree of weights is like that of training, but the matrices of layers may be quantized (`Scaled`
+or `Grouped`); embedding and head stay in 16 bits.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.errors import BadInput
 from shardwise.models import ModelConfig
 from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.layers import LayerSettings
@@ -31,7 +33,15 @@ from shardwise.runtime.weights.descriptions import (
     layer_stacks,
     map_infos,
 )
-from shardwise.runtime.weights.quantized import Scaled, is_narrow, quantize
+from shardwise.runtime.weights.quantized import (
+    UNSIGNED,
+    Grouped,
+    Scaled,
+    group_extents,
+    is_narrow,
+    quantize,
+    quantize_groups,
+)
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
 
@@ -47,6 +57,8 @@ class EngineState:
         layout: the strategy; its `data` is the number of engines.
         table: the sharding rules of the layout, on a mesh of `split_tensor`.
         batch: number of sequences in the cache of one engine.
+        group: the most inputs of a product whose weights share a scale, in int8 or int4; None for
+            one scale per output column.
     """
 
     config: ModelConfig
@@ -54,6 +66,14 @@ class EngineState:
     layout: ServeLayout
     table: Table
     batch: int
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.group is not None and self.job.weights not in UNSIGNED:
+            raise BadInput(
+                f"{self.job.weights} weights in groups of {self.group}: groups have "
+                f"{' or '.join(UNSIGNED)} weights."
+            )
 
     @functools.cached_property
     def kv(self) -> KvLayout:
@@ -131,17 +151,33 @@ class EngineState:
 
     def quantize_weights(self, weights: Tree) -> Tree:
         """Cast or quantize weights to the dtypes of the engine."""
+        return map_infos(self.quantize_weight, self.infos, weights, self.contracted_dims)
+
+    def quantize_weight(
+        self, info: ArrayInfo, array: Array, dims: tuple[int, ...]
+    ) -> Array | Scaled | Grouped:
+        """Cast or quantize one weight.
+
+        Args:
+            info: its description.
+            dims: the dims that its product contracts, as in `contracted_dims`.
+        """
         weight_dtype = dtype(self.job.weights)
-        vector_dtype = weight_dtype
-        if self._is_quantized:
-            vector_dtype = self.activation_dtype
+        if not self._is_quantized:
+            return array.astype(weight_dtype)
+        if not dims:
+            return array.astype(self.activation_dtype)
+        if self.group is None:
+            return quantize(array, weight_dtype, dims)
+        return quantize_groups(array, weight_dtype, self.extents(info, dims))
 
-        def convert(_: ArrayInfo, array: Array, dims: tuple[int, ...]) -> Array | Scaled:
-            if dims and self._is_quantized:
-                return quantize(array, weight_dtype, dims)
-            return array.astype(vector_dtype)
+    def extents(self, info: ArrayInfo, dims: Sequence[int]) -> tuple[int, ...]:
+        """Elements of a group of weights along each dim; chips have whole groups.
 
-        return map_infos(convert, self.infos, weights, self.contracted_dims)
+        Args:
+            dims: the dims that the product contracts, as in `contracted_dims`.
+        """
+        return group_extents(info.local_shape(self.table), dims, self.group or 1)
 
     def weight_specs(self) -> Tree:
         """Partition specs of the weights."""
@@ -156,6 +192,8 @@ class EngineState:
             spec = [axes or None for axes in names]
             if not (dims and self._is_quantized):
                 return PartitionSpec(*spec)
+            if self.group is not None:
+                return Grouped(*[PartitionSpec(*spec)] * 3)  # type: ignore[arg-type]
             scale_spec = [axes for i, axes in enumerate(spec) if i - len(spec) not in dims]
             return _scaled_spec(PartitionSpec(*spec), PartitionSpec(*scale_spec))
 

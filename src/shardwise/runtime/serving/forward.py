@@ -22,16 +22,18 @@ from shardwise.runtime.blocks.layers import LayerSettings, run_layer
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.blocks.paged_attention import PagedAttention
 from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.weights.descriptions import Tree, layer_stacks
-from shardwise.runtime.weights.quantized import Scaled, is_narrow
+from shardwise.runtime.weights.quantized import Grouped, Scaled, is_narrow
 
 Array = jax.Array
 
 BLOCK_TOKENS = 16
+LATENT_WEIGHTS = ("w_uk", "w_uv")  # which latent attention multiplies in either order
 LANES = 128  # of a TPU, see `kernels.paged`
 
 
@@ -43,11 +45,15 @@ class PagedForward:
         engine: weights, sharding rules and dtypes of the engine.
         n_blocks: blocks of the cache of each of `engine.n_pools`.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
+        by_layer: whether each layer has its own arrays and code, which is faster on a CPU of one
+            device: slices of stacked arrays would be copied. Weights are those that
+            `weights_by_layer` returns.
     """
 
     engine: EngineState
     n_blocks: int
     block_tokens: int
+    by_layer: bool = False
 
     def init_cache(self) -> list[Tree]:
         """Make an empty cache: keys "k" and values "v" [L*P,K,O,H] of each stack of layers."""
@@ -61,11 +67,40 @@ class PagedForward:
                 return Scaled(values, jnp.zeros(shape, SCALE_DTYPE))
             return values
 
-        caches: list[Tree] = []
+        caches: list[Any] = []
         for a, n_layers in cached_stacks(self.engine.config):
             widths = cached_widths(a)
-            caches.append({name: zeros(a, n_layers, width) for name, width in widths.items()})
+            sizes = [n_layers]
+            if self.by_layer:
+                sizes = [1] * n_layers
+            stack_caches = []
+            for size in sizes:
+                stack_caches.append({name: zeros(a, size, w) for name, w in widths.items()})
+            caches.append(stack_caches if self.by_layer else stack_caches[0])
         return caches
+
+    def weights_by_layer(self, weights: Tree) -> Tree:
+        """Weights of a forward pass `by_layer`, from those of `EngineState.quantize_weights`.
+
+        Matrices are stored by output. The weights of a stack become a list of those of its layers.
+        """
+        layers = []
+        dims = self.engine.contracted_dims["layers"]
+        for stack_dims, stacked in zip(dims, weights["layers"], strict=True):
+            n_layers = jax.tree.leaves(stacked)[0].shape[0]
+            by_layer = []
+            for i in range(n_layers):
+                layer = jax.tree.map(lambda x, i=i: x[i], stacked)
+                for name, contracted in stack_dims.items():
+                    if name not in LATENT_WEIGHTS and _is_by_output(layer[name], contracted):
+                        layer[name] = cpu_rows.rows(layer[name], contracted)
+                by_layer.append(layer)
+            layers.append(by_layer)
+        outer = dict(weights["outer"])
+        outer["embedding"] = cpu_rows.rows(outer["embedding"], (-1,), is_embedding=True)
+        if "unembedding" in outer:
+            outer["unembedding"] = cpu_rows.rows(outer["unembedding"], (-2,))
+        return {"layers": layers, "outer": outer}
 
     def cache_specs(self) -> list[Tree]:
         """Partition specs of the cache."""
@@ -138,11 +173,15 @@ class PagedForward:
             )
             return self._local(weights, cache, tokens_BT, tokens, all_logits)
 
+        weight_specs: Any = engine.weight_specs()
+        cache_specs: Any = self.cache_specs()
+        if self.by_layer:  # on one device
+            weight_specs = cache_specs = PartitionSpec()
         return jax.shard_map(
             local,
             mesh=engine.table.mesh.jax_mesh,
-            in_specs=(engine.weight_specs(), self.cache_specs(), rows, rows, rows, rows),
-            out_specs=(self.cache_specs(), logits_spec),
+            in_specs=(weight_specs, cache_specs, rows, rows, rows, rows),
+            out_specs=(cache_specs, logits_spec),
             check_vma=False,
         )
 
@@ -181,10 +220,10 @@ class PagedForward:
         self,
         settings: LayerSettings,
         x_BTD: Array,
-        layers: list[Tree],
-        cache: list[Tree],
+        layers: list[Any],
+        cache: list[Any],
         tokens: NewTokens,
-    ) -> tuple[Array, list[Tree]]:
+    ) -> tuple[Array, list[Any]]:
         """Run all layers: one scan for each segment of layers that repeats a period."""
         config = self.engine.config
         cache = list(cache)
@@ -209,9 +248,29 @@ class PagedForward:
                     written.append(core.cache)
                 return (x_BTD, written), None
 
-            xs = (jnp.arange(segment.repeats), layers[stacks])
-            (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
+            if not self.by_layer:
+                xs = (jnp.arange(segment.repeats), layers[stacks])
+                (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
+                continue
+            cache[stacks] = [list(stack_caches) for stack_caches in cache[stacks]]
+            for i in range(segment.repeats):
+                weights = [stack_weights[i] for stack_weights in layers[stacks]]
+                caches = [stack_caches[i] for stack_caches in cache[stacks]]
+                (x_BTD, caches), _ = run_period(
+                    (x_BTD, caches), (jnp.zeros((), jnp.int32), weights)
+                )
+                for stack_caches, layer_cache in zip(cache[stacks], caches, strict=True):
+                    stack_caches[i] = layer_cache
         return x_BTD, cache
+
+
+def _is_by_output(w: Any, contracted: tuple[int, ...]) -> bool:
+    """Whether products read a weight by output: a matrix, but not one for each expert."""
+    if not contracted or isinstance(w, Grouped):
+        return False
+    values = w.values if isinstance(w, Scaled) else w
+    scale_shape = values.shape[: values.ndim - len(contracted)]
+    return not isinstance(w, Scaled) or w.scale.ndim == len(scale_shape)
 
 
 def block_tokens(engine: EngineState) -> int:

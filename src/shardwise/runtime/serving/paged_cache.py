@@ -316,8 +316,11 @@ def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
     """Keys or values [B,K,S,H] in some blocks of each sequence."""
 
     def read(x: Array) -> Array:
-        pages = x[block_Bn].swapaxes(1, 2)
-        return pages.reshape(*pages.shape[:2], -1, *pages.shape[4:])
+        K = x.shape[1]
+        # One index for each (block, head), so that heads need not be moved before slots afterwards.
+        row_BKn = block_Bn[:, None] * K + jnp.arange(K)[:, None]
+        rows = x.reshape(-1, *x.shape[2:]).at[row_BKn].get(mode="promise_in_bounds")
+        return rows.reshape(*rows.shape[:2], -1, *rows.shape[4:])
 
     return jax.tree.map(read, cache)
 

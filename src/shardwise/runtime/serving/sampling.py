@@ -1,7 +1,7 @@
 """The next token of each sequence, drawn from its logits.
 
 Letters of arrays: B sequences, V vocabulary, R tokens whose logits a request changes, C tokens that
-are reported with their log-probabilities.
+are reported with their log-probabilities, K drafted tokens, T = 1 + K.
 
 Thresholds of top-k and top-p are found by bisection on the numbers' bits, because a sort of the
 vocabulary would take longer than the rest of a decode step.
@@ -81,6 +81,21 @@ class Drawn(NamedTuple):
     log_probabilities: LogProbabilities | None = None
 
 
+class Verified(NamedTuple):
+    """The tokens that a pass over drafted tokens has drawn.
+
+    Args:
+        first: those after each sequence's last token.
+        next_BK: those after each drafted token.
+        accepted_B: number of drafted tokens that equal the drawn ones, up to the first that does
+            not; a sequence gains its `first` and as many of `next_BK`.
+    """
+
+    first: Drawn
+    next_BK: Array
+    accepted_B: Array
+
+
 def draw(
     logits_BV: Array,
     draw: Draw | None = None,
@@ -107,6 +122,45 @@ def draw(
     logprob_B = jnp.take_along_axis(logprob_BV, token_B[:, None], axis=-1)[:, 0]
     top_logprob_BC, top_BC = lax.top_k(logprob_BV, max(1, n_top))
     return Drawn(token_B, LogProbabilities(logprob_B, top_BC, top_logprob_BC))
+
+
+def verify(
+    logits_BTV: Array,
+    drafted_BK: Array,
+    n_drafted_B: Array,
+    how: Draw | None = None,
+    changes: Changes | None = None,
+    n_top: int | None = None,
+) -> Verified:
+    """Draw the token after each sequence's last token and after each of its drafted tokens.
+
+    A drafted token is accepted if it is the token that is drawn in its place. Every token that is
+    kept is therefore the one that `draw` would have drawn without drafts, for the same seed: the
+    outputs are equal token by token, greedy or not, except for the rounding of logits in programs
+    of different shapes. If drafts are certain, as those of n-grams, a drafted token is accepted as
+    often as by rejection sampling (arXiv 2211.17192), with its probability. Drafts that `draw` has
+    drawn from other logits have the same noise here: tokens of two distributions at a total
+    variation distance of D agree with a probability of at least (1-D)/(1+D), where rejection
+    sampling accepts 1-D (arXiv 2408.07978), but its outputs would depend on the drafts.
+
+    Args:
+        logits_BTV: logits in fp32 of the last token and the drafted tokens.
+        drafted_BK: drafted tokens.
+        n_drafted_B: number of drafted tokens of each sequence; the others are padding.
+        how: as `draw` has it, for `first`.
+        changes: of the logits of `first`; a sequence with changes must have no drafted tokens.
+        n_top: as `draw` has it, for `first`.
+    """
+    B, K = drafted_BK.shape
+    first = draw(logits_BTV[:, 0], how, changes, n_top)
+    if how is not None:
+        how = Draw(*(jnp.repeat(x, K) for x in how))
+        how = how._replace(position_B=how.position_B + jnp.tile(jnp.arange(1, K + 1), B))
+    next_BK = draw(logits_BTV[:, 1:].reshape(B * K, -1), how).token_B.reshape(B, K)
+    drawn_BK = jnp.concatenate([first.token_B[:, None], next_BK[:, :-1]], axis=1)
+    is_accepted_BK = (drafted_BK == drawn_BK) & (jnp.arange(K) < n_drafted_B[:, None])
+    accepted_B = jnp.cumprod(is_accepted_BK.astype(jnp.int32), axis=1).sum(axis=1)
+    return Verified(first, next_BK, accepted_B)
 
 
 def _change(logits_BV: Array, changes: Changes) -> Array:

@@ -21,14 +21,20 @@ from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
 from shardwise.models.tensor_names import Entry, entries
 from shardwise.runtime.layout.sharding import Table, divisible_spec
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, layer_stacks
+from shardwise.runtime.weights.descriptions import (
+    ArrayInfo,
+    Tree,
+    describe,
+    layer_stacks,
+    map_infos,
+)
 from shardwise.runtime.weights.safetensors import TensorInfo, read_tensors, write_tensors
 
 Numbers = NDArray[Any]
 Index = tuple[slice, ...]
 WeightKey = tuple[int | None, str]  # (layer or None, name of the weight)
-# The tensor of each weight in the files, or the tensors of its experts.
-EntriesByWeight = Mapping[WeightKey, Sequence[Entry]]
+# For each layer of an array, the tensor of its weight in the files, or the tensors of its experts.
+EntriesByLayer = Sequence[Sequence[Entry]]
 
 # Prefixes of the language model's tensors in files of models with other towers, such as vision;
 # the second one takes the place of TEXT_PREFIX.
@@ -69,20 +75,11 @@ def sharded_weights(
     Raises:
         BadInput: the tensor names of the family are unknown.
     """
-    entries_by_weight = _entries_by_weight(config)
 
-    def array(info: ArrayInfo, layers: Sequence[int | None]) -> jax.Array:
-        by_layer = [entries_by_weight[layer, info.weight.name] for layer in layers]
-        return _sharded(info, by_layer, tensors, table, dtype)
+    def array(info: ArrayInfo, by_layer: EntriesByLayer) -> jax.Array:
+        return sharded_array(info, by_layer, tensors, table, dtype)
 
-    infos = describe(config, table)
-    return {
-        "layers": [
-            {name: array(info, layer_stack.layers) for name, info in weights.items()}
-            for layer_stack, weights in zip(layer_stacks(config), infos["layers"], strict=True)
-        ],
-        "outer": {name: array(info, (None,)) for name, info in infos["outer"].items()},
-    }
+    return map_infos(array, describe(config, table), entries_by_layer(config))
 
 
 def find_tensors(folder: Path, config: ModelConfig) -> dict[str, Numbers]:
@@ -230,12 +227,22 @@ def _on_host(array: jax.Array) -> Numbers:
     return whole
 
 
-def _entries_by_weight(config: ModelConfig) -> EntriesByWeight:
-    """Group the tensors of a model's files by the weight that they hold."""
+def entries_by_layer(config: ModelConfig) -> Tree:
+    """The tensors of each array of the tree that `describe` returns, as `EntriesByLayer`."""
     by_weight: dict[WeightKey, list[Entry]] = defaultdict(list)
     for entry in entries(config):
         by_weight[entry.layer, entry.weight].append(entry)
-    return by_weight
+    infos = describe(config)
+    layers = []
+    for layer_stack, weights in zip(layer_stacks(config), infos["layers"], strict=True):
+        layers.append(
+            {
+                weight: [by_weight[layer, info.weight.name] for layer in layer_stack.layers]
+                for weight, info in weights.items()
+            }
+        )
+    outer = {weight: [by_weight[None, info.weight.name]] for weight, info in infos["outer"].items()}
+    return {"layers": layers, "outer": outer}
 
 
 def _name_in(files: Collection[str], name: str) -> str | None:
@@ -270,14 +277,19 @@ def _check(
         raise BadFile(*problems[:4])
 
 
-def _sharded(
+def sharded_array(
     info: ArrayInfo,
-    by_layer: Sequence[Sequence[Entry]],
+    by_layer: EntriesByLayer,
     tensors: Mapping[str, Numbers],
     table: Table,
     dtype: Any,
 ) -> jax.Array:
-    """Build one sharded array of the tree from the tensors of each of its layers."""
+    """Build one sharded array of the tree from the tensors of each of its layers.
+
+    Args:
+        tensors: name in `tensor_names` -> numbers.
+        dtype: dtype of the array.
+    """
     shards: dict[str, Numbers] = {}  # chips with the same shard share one read
 
     def shard(index: Any) -> Numbers:

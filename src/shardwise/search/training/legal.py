@@ -49,7 +49,9 @@ def _chip_problems(system: System, sizes: Mapping[str, int], *, whole: bool) -> 
     chips = system.n_chips
     used = math.prod(sizes.values())
     mesh = _product_text(sizes) or "one chip"
-    if whole and used != chips:
+    if whole and used == 1 != chips:
+        yield f"the mesh has no axis of several chips; {system.name} has {chips:,}: data={chips}."
+    elif whole and used != chips:
         yield f"{mesh} is {used:,} chips; {system.name} has {chips:,}."
     elif chips % used:
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import http
@@ -111,7 +112,7 @@ class App:
         except ApiError as error:
             if not status:
                 await _json(request, counted, error.document(), error.status, error.headers)
-        except ClientDisconnect:
+        except (ClientDisconnect, asyncio.CancelledError):  # by the client, or by the server's end
             status = GONE
         except Exception:
             name = uuid.uuid4().hex[:12]

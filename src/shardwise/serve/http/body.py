@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ MISSING = re.compile(r"missing required field `(\w+)`$")
 # How JSON calls Python's types, which msgspec writes between back quotes.
 JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 QUOTED = re.compile(r"`([^`]*)`")
+BODY_SECONDS = 60  # for a body to come: a request that is read takes a place in the queue
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # where msgspec says what is wrong
 
@@ -25,7 +27,8 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The body of a request.
 
     Raises:
-        ApiError: 413 if the body is longer than `limit` bytes, 415 if it is declared as no JSON.
+        ApiError: 413 if the body is longer than `limit` bytes, 415 if it is declared as no JSON,
+            408 if it does not come in time.
         ClientDisconnect: the client went away.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
@@ -36,6 +39,19 @@ async def read_body(request: Request, limit: int) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_long(limit)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await _read(request, limit)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the body did not come within {BODY_SECONDS} seconds.",
+            code="body_too_slow",
+            headers={"connection": "close"},
+        ) from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
     body = bytearray()
     while True:
         message = await request.receive()

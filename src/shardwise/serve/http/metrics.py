@@ -102,6 +102,10 @@ class EngineMetrics(Collector):
         )
         yield self._counter("prefix_cache_hits", "Tokens found in the prefix cache.", hits)
         yield self._counter("generation_tokens", "Generated tokens.", stats.generated_tokens)
+        yield self._counter("spec_decode_num_draft_tokens", "Drafted tokens.", stats.drafted_tokens)
+        yield self._counter(
+            "spec_decode_num_accepted_tokens", "Accepted drafts.", stats.accepted_tokens
+        )
         yield self._counter("num_preemptions", "Sequences put back for memory.", stats.preemptions)
         yield self._counter("engine_passes", "Forward passes.", stats.passes)
         yield self._counter("engine_finished", "Sequences that ended.", stats.finished)

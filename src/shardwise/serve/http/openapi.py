@@ -34,6 +34,7 @@ PROBLEMS = {
     "400": "The body is refused; the message says why.",
     "401": "The API key is missing or wrong.",
     "404": "The model is not served.",
+    "408": "The body did not come in time.",
     "413": "The body is too long.",
     "415": "The body is declared as no JSON.",
     "429": "Too many requests wait.",

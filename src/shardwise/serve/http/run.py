@@ -38,6 +38,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: App, options: ServerOptions, started: Started) -> None:
         config = uvicorn.Config(
             app,
+            loop="asyncio",
             http="h11",
             ws="none",
             lifespan="off",
@@ -48,7 +49,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=GOODBYE_SECONDS,
         )
         super().__init__(config)
-        self._app = app
+        self.app = app
         self._options = options
         self._on_start = started
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -69,18 +70,25 @@ class Server(uvicorn.Server):
         host, port = (sockets or [])[0].getsockname()[:2]
         self._on_start(host, port)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End; connections whose clients do not read are cut."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(TICK_SECONDS)  # for the transports to close
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal: the first one drains, the second one ends at once."""
         self.end()
 
     def end(self) -> None:
         """Drain and end; at once if draining already. May be called from any thread."""
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         if self._draining is not None:
-            self._app.sessions.cancel_all()
+            self.app.sessions.cancel_all()
             self.should_exit = True
         else:
             self._draining = asyncio.get_running_loop().create_task(self._drain())
@@ -88,16 +96,16 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         """Finish what runs, within the time for it; what then still runs is cancelled."""
         logger.info("draining: up to %g s for what runs", self._options.drain_seconds)
-        self._app.sessions.drain()
+        self.app.sessions.drain()
         await self._idle(self._options.drain_seconds)
-        self._app.sessions.cancel_all()
+        self.app.sessions.cancel_all()
         await self._idle(GOODBYE_SECONDS)
         self.should_exit = True
 
     async def _idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while self._app.sessions.busy and loop.time() < deadline:
+        while self.app.sessions.busy and loop.time() < deadline:
             await asyncio.sleep(TICK_SECONDS)
 
 

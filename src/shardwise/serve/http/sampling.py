@@ -63,7 +63,7 @@ def structure_of(asked: GenerationRequest) -> GrammarSpec | None:
     """The structure that a request gives its output; None for free text.
 
     Raises:
-        ApiError: 400 if it gives several.
+        ApiError: 400 if it gives several, or a schema that is no JSON.
     """
     specs = []
     form = asked.response_format
@@ -94,5 +94,9 @@ def structure_of(asked: GenerationRequest) -> GrammarSpec | None:
 
 def _schema(schema: str | JsonObject) -> GrammarSpec:
     if not isinstance(schema, str):
-        schema = json.dumps(schema)
+        return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(schema))
+    try:
+        json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the schema is no JSON: {error}.", param="guided_json") from None
     return GrammarSpec(kind=JSON_SCHEMA, definition=schema)

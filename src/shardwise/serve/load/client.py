@@ -11,11 +11,11 @@ import httpx
 import msgspec
 
 from shardwise.errors import BadInput
+from shardwise.serve.load.connections import Connections
 from shardwise.serve.load.reply import Reply
 from shardwise.serve.load.requests import Prompt
 
-CONNECT_TIMEOUT_S = 3.0
-READ_TIMEOUT_S = 600.0  # without a byte, as in OpenAI's own client
+MODELS_TIMEOUT_S = 3.0  # for the list of models, which tells whether a server is there
 LONGEST_MESSAGE = 300  # characters of a server's answer that an error repeats
 
 
@@ -108,7 +108,7 @@ class _StreamError(Exception):
 
 
 class Client:
-    """Sends requests to a server, each on a connection of its own while it is answered.
+    """Sends requests to a server.
 
     Args:
         server: the server, with the name of its model.
@@ -118,14 +118,11 @@ class Client:
     def __init__(self, server: Server, clock: Callable[[], float] = time.perf_counter) -> None:
         self.server = server
         self.clock = clock
-        headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+        headers = {"Content-Type": "application/json"}
+        if server.key:
+            headers["Authorization"] = f"Bearer {server.key}"
         try:
-            self.http = httpx.AsyncClient(
-                base_url=server.url,
-                headers=headers,
-                timeout=httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            )
+            self.connections = Connections(server.url, headers)
         except httpx.InvalidURL as error:
             raise BadInput(f'"{server.url}" is not a URL: {error}.') from None
 
@@ -133,7 +130,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.http.aclose()
+        await self.connections.close()
 
     async def first_model(self) -> str:
         """The name of the first model that the server lists.
@@ -143,20 +140,23 @@ class Client:
         """
         address = f"{self.server.url}/v1/models"
         try:
-            response = await self.http.get("/v1/models", timeout=CONNECT_TIMEOUT_S)
+            async with self.connections.request(
+                "GET", "/v1/models", read_timeout_s=MODELS_TIMEOUT_S
+            ) as response:
+                content = await response.aread()
         except httpx.HTTPError as error:
             raise BadInput(
                 f"no server answers at {self.server.url}: GET {address} failed "
                 f"({_reason(error)}). Is it running there?"
             ) from None
         if response.status_code != httpx.codes.OK:
-            said = _message(response.content)
+            said = _message(content)
             raise BadInput(
                 f"GET {address} was answered {response.status_code}: {said}. "
                 f"{_advice(response.status_code)}"
             )
         try:
-            models = msgspec.json.decode(response.content, type=_ModelList).data
+            models = msgspec.json.decode(content, type=_ModelList).data
         except msgspec.DecodeError:
             models = []
         if not models:
@@ -171,15 +171,12 @@ class Client:
         error = ""
         message = ""
         body = msgspec.json.encode(self._body(prompt, output))
-        headers = {"Content-Type": "application/json"}
         send_s = self.clock()
         try:
-            async with self.http.stream(
-                "POST", self._path, content=body, headers=headers
-            ) as response:
+            async with self.connections.request("POST", self._path, body) as response:
                 if response.status_code == httpx.codes.OK:
                     events = EventStream()
-                    async for piece in response.aiter_bytes():
+                    async for piece in response.aiter_raw():
                         for data in events.feed(piece):
                             answer.take(data)
                 else:

@@ -21,6 +21,7 @@ from shardwise.serve.model_files.served_model import ServedModel
 
 if TYPE_CHECKING:
     from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
     from shardwise.runtime.weights.descriptions import Tree
 
 CONFIG = "config.json"
@@ -45,6 +46,13 @@ class FolderWeights:
         from shardwise.runtime.weights.published_weights import load_weights
 
         return load_weights(self.folder, self.config, table, dtype)
+
+    def load_for(self, engine: EngineState) -> Tree:
+        """Load all weights as an engine has them."""
+        from shardwise.runtime.weights.published_weights import find_tensors
+        from shardwise.serve.model_files.loading import load_for
+
+        return load_for(engine, find_tensors(self.folder, self.config))
 
 
 def read_folder(folder: Path) -> ServedModel:

@@ -12,6 +12,7 @@ from shardwise.runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
     from shardwise.runtime.weights.descriptions import Tree
 
 
@@ -28,6 +29,14 @@ class Weights(Protocol):
         Raises:
             BadFile: tensors are missing or unreadable, or belong to another model.
             BadInput: the tensor names of the family are unknown.
+        """
+        ...
+
+    def load_for(self, engine: EngineState) -> Tree:
+        """Load all weights as an engine has them: cast or quantized, and sharded.
+
+        Raises:
+            BadFile, BadInput: as `load`.
         """
         ...
 

@@ -78,13 +78,13 @@ class ChatTemplate:
                 "tools were given, and the chat template of this model takes none. Ask without "
                 'tools, or with "tool_choice": "none".'
             )
-        given = {**self._special_tokens, **(variables or {})}
-        given["messages"] = [self._message(message) for message in messages]
-        given["tools"] = list(tools) or None
-        given["documents"] = None
-        given["add_generation_prompt"] = generation_prompt
+        context = {**self._special_tokens, **(variables or {})}
+        context["messages"] = [self._message(message) for message in messages]
+        context["tools"] = list(tools) or None
+        context["documents"] = None
+        context["add_generation_prompt"] = generation_prompt
         try:
-            return str(self._template.render(given))
+            return str(self._template.render(context))
         except Exception as error:  # a program of somebody else, over what a client sent
             raise BadInput(
                 f"the chat template of this model does not take these messages: {error}"

@@ -38,10 +38,10 @@ class Detokenizer:
         """The text that a token completes; empty in the middle of a character."""
         self._window.append(token)
         text = self._decode(self._window)
-        held = len(self._window) - self._settled
-        if not text.endswith(REPLACEMENT) or held >= WINDOW:
+        unsettled = len(self._window) - self._settled
+        if not text.endswith(REPLACEMENT) or unsettled >= WINDOW:
             return self._settle(text)
-        if held < CHARACTER:
+        if unsettled < CHARACTER:
             return ""
         # No character is this long: all but the last of the bytes are no text, whatever follows.
         return self._send(text, len(text) - 1)
@@ -108,9 +108,9 @@ class StopStrings:
 
     def finish(self) -> str:
         """The text that was held back for a stop string that did not come."""
-        held = self._held
+        text = self._held
         self._held = ""
-        return held
+        return text
 
     def _first(self, text: str) -> tuple[int, int] | None:
         """Start and end of the stop string that ends first; of several, of the longest."""

@@ -196,17 +196,17 @@ def _tagged_call(written: str, *, closed: bool) -> list[Part]:
 
 def _llama_calls(answer: str, names: Collection[str]) -> list[ToolCall]:
     """The calls that an answer is; none if it is anything else."""
-    rest = answer.strip().removeprefix(PYTHON_TAG)
+    remaining = answer.strip().removeprefix(PYTHON_TAG)
     calls = []
-    while rest:
+    while remaining:
         try:
-            value, end = json.JSONDecoder().raw_decode(rest.lstrip())
+            value, end = json.JSONDecoder().raw_decode(remaining.lstrip())
         except (ValueError, RecursionError):
             return []
         if not _is_call(value) or value["name"] not in names:
             return []
         calls.append(_tool_call(value))
-        rest = rest.lstrip()[end:].lstrip().removeprefix(";")
+        remaining = remaining.lstrip()[end:].lstrip().removeprefix(";")
     return calls
 
 

@@ -29,6 +29,7 @@ from shardwise.errors import BadFile
 from shardwise.hardware import parse_system
 
 MADE = Compiled(
+    constraints=(),
     name="step",
     target=target_of(parse_system("v5e:4x4*2")),
     mesh={"data": 2, "model": 16},

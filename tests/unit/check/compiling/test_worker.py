@@ -28,7 +28,7 @@ from shardwise.check.compiling.result import (
     encode,
 )
 from shardwise.check.compiling.targets import target_of
-from shardwise.check.notes import compile_error
+from shardwise.check.notes import compile_error, vmem_note
 from shardwise.errors import BadInput, NotDivisible
 from shardwise.hardware import parse_system
 from tests.unit.check.compilers import needs
@@ -156,9 +156,20 @@ def test_vmem_overflow_names_the_kernel() -> None:
     assert isinstance(failure, VmemOverflow)
     # Argument, scratch and result are 32 MiB each; a kernel gets 16 unless told otherwise.
     assert failure.limit == 16 * 2**20
-    assert failure.required is not None
     assert failure.required >= 32 * 2**20
     assert "mlp.up" in failure.op_name
+    words = vmem_note(failure)
+    assert words.startswith("a Pallas kernel in mlp.up needs ")
+    assert " of VMEM, and may have 16.0 MiB. Take smaller blocks" in words
+
+
+@needs("cpu")
+def test_a_program_that_exits_is_told_as_such() -> None:
+    failure = compile_job(job("exiting", "cpu:1"))
+    assert isinstance(failure, OtherFailure)
+    assert failure.text == "it calls sys.exit('not on this machine')"
+    assert failure.source is not None
+    assert failure.source.file.endswith("programs.py")
 
 
 @needs("tpu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.check.hlo.memory import CATEGORIES, memory_peak
@@ -54,6 +56,30 @@ def test_the_buffers_add_up_and_arguments_are_the_compilers(name):
     assert found.arguments == pytest.approx(told(name)["memory"]["argument_size"], abs=1024)
     sizes = [each.bytes for each in found.arrays]
     assert sizes == sorted(sizes, reverse=True)
+
+
+RESULT_LATER = """
+  %a = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %scores = f32[64,128]{1,0:T(8,128)} custom-call(%a), custom_call_target="scores"
+  %small = f32[8,128]{1,0:T(8,128)} custom-call(%scores), custom_call_target="mean"
+  %again = f32[32,128]{1,0:T(8,128)} custom-call(%small), custom_call_target="wider"
+  ROOT %logits = f32[64,128]{1,0:T(8,128)} custom-call(%again), custom_call_target="logits"
+"""
+
+
+@pytest.mark.parametrize(
+    ("tiled", "rows"),
+    [
+        # Beside a and the memory of the logits: the mean and what is made of it.
+        (True, 8 + 64 + 8 + 32),
+        # Or the scores and their mean.
+        (False, 8 + 64 + 64 + 8),
+    ],
+)
+def test_memory_of_a_result_holds_other_arrays_before_it(tiled, rows):
+    """On TPUs the scores, which are dead when the logits are computed, take their memory."""
+    module = replace(wrap(RESULT_LATER), tiled=tiled)
+    assert memory_peak(module).bytes == rows * 128 * 4
 
 
 def test_what_the_backward_pass_keeps_is_named():

@@ -10,7 +10,7 @@ from shardwise.check.hlo.collectives import collectives
 from shardwise.check.hlo.replication import replication
 from shardwise.check.hlo.reshards import needless_moves
 from shardwise.check.hlo.sharding import sharded_axes
-from shardwise.check.hlo.updates import unaliased_updates
+from shardwise.check.hlo.updates import argument_updates
 from tests.unit.check.hlo.kept import NAMES, mesh, program, wrap
 
 MESH = {"data": 2, "model": 2}
@@ -88,7 +88,7 @@ def test_programs_whose_collectives_are_all_needed(name: str) -> None:
     moves = collectives(module, mesh(name))
     assert needless_moves(module, moves, replication(module, mesh(name))) == []
     # A residual stream is an update of what enters it.
-    assert {parameter.op_name for parameter in unaliased_updates(module)} <= {"x_BD"}
+    assert {parameter.op_name for parameter in argument_updates(module).unaliased()} <= {"x_BD"}
 
 
 def test_updated_arguments_that_are_not_donated() -> None:
@@ -99,6 +99,6 @@ def test_updated_arguments_that_are_not_donated() -> None:
   %c = f32[8] negate(%b)
   ROOT %results = (f32[8], f32[8]) tuple(%ab, %c)
 """)
-    assert [parameter.name for parameter in unaliased_updates(module)] == ["a", "b"]
-    (aliased,) = unaliased_updates(replace(module, aliases=((0, 0),)))
+    assert [parameter.name for parameter in argument_updates(module).unaliased()] == ["a", "b"]
+    (aliased,) = argument_updates(replace(module, aliases=((0, 0),))).unaliased()
     assert aliased.name == "b"

@@ -40,7 +40,18 @@ def update(*, donated: bool = True) -> Program:
     return jax.jit(step, donate_argnums=(0, 1) if donated else ()), args
 
 
-def mlp(*, fp32: bool = False, reshards: bool = False, replicated: bool = False) -> Program:
+def on_mesh(x: jax.Array, *axes: str | None) -> jax.Array:
+    """A helper that constrains a sharding, called from several lines."""
+    return lax.with_sharding_constraint(x, sharded(*axes))
+
+
+def mlp(
+    *,
+    fp32: bool = False,
+    reshards: bool = False,
+    replicated: bool = False,
+    hidden_is_whole: bool = False,
+) -> Program:
     """A scan over feed-forward layers, whose weights and hidden dim are split over `model`."""
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -49,13 +60,16 @@ def mlp(*, fp32: bool = False, reshards: bool = False, replicated: bool = False)
             if fp32:
                 h_BTF = x_BTD.astype(jnp.float32) @ up_DF.astype(jnp.float32)  # the fp32 product
             else:
-                h_BTF = x_BTD @ up_DF
+                h_BTF = x_BTD @ up_DF  # the hidden product
+            if hidden_is_whole:
+                h_BTF = on_mesh(h_BTF, "data", None, None)  # the wrong constraint
             h_BTF = jax.nn.gelu(h_BTF).astype(BF16)
-            h_BTF = lax.with_sharding_constraint(h_BTF, sharded("data", None, "model"))
+            if not hidden_is_whole:
+                h_BTF = on_mesh(h_BTF, "data", None, "model")
             if reshards:
                 h_BTF = 2 * lax.with_sharding_constraint(h_BTF, sharded("data", "model"))  # reshard
                 h_BTF = lax.with_sharding_constraint(h_BTF, sharded("data", None, "model"))
-            y_BTD = lax.with_sharding_constraint(h_BTF @ down_FD, sharded("data"))
+            y_BTD = on_mesh(h_BTF @ down_FD, "data")
             return x_BTD + y_BTD, None
 
     def forward(up_LDF: jax.Array, down_LFD: jax.Array, x_BTD: jax.Array) -> jax.Array:
@@ -85,14 +99,19 @@ def logits(*, whole: bool = False) -> Program:
     return jax.jit(loss), (w_DV, array((B, T, D), "data"), labels_BT)
 
 
-def model(*, batch_is_dropped: bool = False) -> Program:
-    """An embedding and layers, whose batch is split over `data`, as the weights are."""
+def model(
+    *, batch_is_dropped: bool = False, batch_is_whole: bool = False, trains: bool = False
+) -> Program:
+    """An embedding and layers, whose batch is split over `data`, as the weights are.
+
+    A batch that is whole is so from the beginning: no axis splits the tokens or what follows.
+    """
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         up_DF, down_FD = weights
         with jax.named_scope("mlp"):
             x_BTD = x_BTD + jax.nn.gelu(x_BTD @ up_DF) @ down_FD
-            if not batch_is_dropped:
+            if not (batch_is_dropped or batch_is_whole):
                 x_BTD = lax.with_sharding_constraint(x_BTD, sharded("data"))
             return x_BTD, None
 
@@ -101,7 +120,7 @@ def model(*, batch_is_dropped: bool = False) -> Program:
     ) -> jax.Array:
         with jax.named_scope("embed"):
             x_BTD = table_VD[tokens_BT]  # the lookup
-            on = sharded() if batch_is_dropped else sharded("data")
+            on = sharded() if batch_is_dropped or batch_is_whole else sharded("data")
             x_BTD = lax.with_sharding_constraint(x_BTD, on)
         x_BTD, _ = lax.scan(layer, x_BTD, (up_LDF, down_LFD))
         return jnp.mean(x_BTD.astype(jnp.float32))
@@ -109,8 +128,9 @@ def model(*, batch_is_dropped: bool = False) -> Program:
     table_VD = array((V, D), "model")
     up_LDF = array((L, D, F), None, "data", "model")
     down_LFD = array((L, F, D), None, "model", "data")
-    tokens_BT = array((B, T), "data", dtype=jnp.int32)
-    return jax.jit(forward), (table_VD, up_LDF, down_LFD, tokens_BT)
+    tokens_BT = array((B, T), None if batch_is_whole else "data", dtype=jnp.int32)
+    program = jax.grad(forward, argnums=(0, 1, 2)) if trains else forward
+    return jax.jit(program), (table_VD, up_LDF, down_LFD, tokens_BT)
 
 
 def decode(*, carried: bool = True, donated: bool = True) -> Program:

@@ -62,6 +62,22 @@ def test_donation_is_kept() -> None:
     assert made.memory.alias == made.memory.arguments == 2 * 32 * 256
 
 
+@needs("cpu")
+def test_an_array_that_is_updated_in_place() -> None:
+    def step(w: jax.Ref, count: jax.Array, x: jax.Array) -> jax.Array:
+        # The count has a weak type: with another one the difference would be in fp32.
+        w[...] -= x.astype(w.dtype) / (1 - 0.5**count)
+        return jnp.sum(x)
+
+    w = jax.ShapeDtypeStruct((128, 8), jnp.bfloat16, is_ref=True)
+    count = jax.ShapeDtypeStruct((), jnp.int32, weak_type=True)
+    x = jax.ShapeDtypeStruct((128, 8), jnp.float32)
+    compiled = compile_function(jax.jit(step), w, count, x, on="cpu:1")
+    assert isinstance(compiled, Compiled), compiled
+    assert compiled.memory.alias == 2 * 128 * 8
+    assert compiled.results == ()
+
+
 OWN_MESH = """
 import jax, numpy as np
 from jax.experimental import pallas as pl
@@ -176,6 +192,11 @@ def test_a_function_in_a_file_of_a_package(tmp_path: Path, monkeypatch: pytest.M
         (f"{PROGRAMS}:args_of_devices", "", "or name another function with --args module:function"),
         (f"{PROGRAMS}:PROGRAM", "", 'has no "PROGRAM"'),
         (f"{PROGRAMS}:train_step", f"{PROGRAMS}:args_of_two", "takes first, second"),
+        (
+            f"{PROGRAMS}:train_step",
+            f"{PROGRAMS}:args_of_nothing",
+            "args_of_nothing returns nothing",
+        ),
     ],
 )
 def test_names_that_lead_nowhere(name: str, args: str, words: str) -> None:

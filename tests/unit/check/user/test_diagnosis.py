@@ -9,6 +9,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.check.user.function import FunctionReport
+from shardwise.report.check.faults import remedy
 from shardwise.report.check.function import blocks
 from shardwise.report.style import render
 from tests.unit.check.compilers import needs
@@ -107,6 +108,31 @@ def test_a_reshard_in_a_loop() -> None:
 
 
 @needs("tpu")
+def test_a_constraint_that_keeps_an_array_whole() -> None:
+    report = check(faulty.mlp(hidden_is_whole=True))
+    constraint = line_of("the wrong constraint")
+    assert answer(report).startswith("The constraint at ")
+    assert " keeps an array whole on the 4 chips along model, which all compute it in mlp (" in (
+        answer(report)
+    )
+    assert " of the FLOPs too much and 101 MB gathered for it, " in answer(report)
+    (fault,) = report.faults
+    assert str(fault.constraint[0]).endswith(constraint)
+    assert str(fault.sources[0]).endswith(line_of("the hidden product"))
+    # Three quarters of the first product's FLOPs, which are then 4 times those of the second.
+    assert fault.share == pytest.approx(0.75 * 4 / 5)
+    assert remedy(fault).endswith(constraint)
+    # The traffic and the products, at peak rates, are the difference to the program without it.
+    assert report.compiled is not None
+    clean = check(faulty.mlp())
+    assert clean.compiled is not None
+    assert report.compiled.step_s is not None
+    assert clean.compiled.step_s is not None
+    difference = report.compiled.step_s.roofline - clean.compiled.step_s.roofline
+    assert fault.seconds == pytest.approx(difference, rel=0.2)
+
+
+@needs("tpu")
 def test_weights_that_nothing_splits() -> None:
     report = check(faulty.mlp(replicated=True))
     start = "Arguments are whole on all 16 chips: 256 MiB of up_LDF and down_LFD. "
@@ -118,7 +144,24 @@ def test_logits_that_are_whole_on_every_chip() -> None:
     report = check(faulty.logits(whole=True))
     start = "An activation is whole on all 16 chips: bf16[64,1024,32768] (4.00 GiB) in unembed ("
     assert answer(report).startswith(start)
-    assert str(report.faults[0].sources[0]).endswith(line_of("the logits"))
+    (fault,) = report.faults
+    assert str(fault.sources[0]).endswith(line_of("the logits"))
+    assert str(fault.constraint[0]).endswith(line_of("the logits"))
+    assert ", by the constraint at " in answer(report)
+
+
+@needs("tpu")
+def test_a_batch_that_no_axis_splits() -> None:
+    report = check(faulty.model(batch_is_whole=True, trains=True))
+    start = "The batch is whole on all 16 chips: no axis splits tokens_BT, and sums of activations"
+    assert answer(report).startswith(start)
+    assert report.faults[0].axes == ("data", "model")
+
+
+@needs("tpu")
+def test_serving_may_leave_the_batch_whole() -> None:
+    report = check(faulty.model(batch_is_whole=True))
+    assert "whole batch" not in {fault.kind for fault in report.faults}
 
 
 @needs("tpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import types
@@ -16,10 +17,13 @@ from shardwise.check.compiling.environment import choose_target
 from shardwise.check.compiling.process import COMPILER_ENVIRONMENT
 from shardwise.check.compiling.result import Compiled, Failure, ShardingError
 from shardwise.check.user.api import build_named, compile_named
+from shardwise.check.user.function import _report
 from shardwise.check.user.machine_view import show_machine
 from shardwise.check.user.translate import _with_leaves
 from shardwise.errors import BadInput, BadSharding
 from shardwise.hardware import parse_system
+from shardwise.report.check.function import blocks
+from shardwise.report.style import render
 from tests.unit.check.compilers import needs
 
 IDIOMS = "tests.unit.check.user.idioms"
@@ -98,6 +102,10 @@ def test_a_kernel_is_compiled_for_the_machine() -> None:
     assert isinstance(program, Compiled), program
     assert "tpu_custom_call" in program.hlo
     assert "double" in program.hlo
+    report = _report("with_kernel", "v5e:2x2", program, None)
+    assert report.uncounted_kernels == ("double",)
+    told = "FLOPs of kernels that give no cost_estimate are not counted: double"
+    assert told in render(blocks(report), io.StringIO())
 
 
 @needs("tpu")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.paged_cases import FAMILIES, LAYOUTS, NARROW
+from tests.unit.runtime.paged_cases import FAMILIES, GROUPED, LAYOUTS, NARROW
 from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of about 1
@@ -38,6 +38,11 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 def test_logits_are_those_of_a_pass_over_whole_sequences(runs: Any, name: str) -> None:
     mesh = (FAMILIES | LAYOUTS)[name][1]
     assert runs[name]["n"] == TOKENS_READ * mesh.data * mesh.expert
+    assert runs[name]["most"] < LOGIT
+
+
+@pytest.mark.parametrize("name", rows(GROUPED, {"int4, groups of 128 on eight"}))
+def test_weights_in_groups_are_the_numbers_that_they_stand_for(runs: Any, name: str) -> None:
     assert runs[name]["most"] < LOGIT
 
 

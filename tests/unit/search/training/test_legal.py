@@ -95,6 +95,7 @@ def test_fixed_roles_are_kept() -> None:
     ("mesh", "told"),
     [
         ({"fsdp": 32}, "fsdp 32 is 32 chips; v5p:4x4x4 has 64."),
+        ({}, "the mesh has no axis of several chips; v5p:4x4x4 has 64: data=64."),
         (
             {"tensor": 12},
             "tensor 12 does not divide: n_heads 64 (/12 = 5.3), d_ff 28,672 (/12 = 23",

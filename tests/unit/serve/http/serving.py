@@ -43,9 +43,12 @@ class Replies:
 class Served:
     """A running server."""
 
-    def __init__(self, engine: FakeEngine, server: Server, host: str, port: int) -> None:
+    def __init__(
+        self, engine: FakeEngine, server: Server, thread: threading.Thread, host: str, port: int
+    ) -> None:
         self.engine = engine
         self.server = server
+        self.thread = thread
         self.url = f"http://{host}:{port}"
         self.replies = engine.reply
 
@@ -73,7 +76,7 @@ def serving(
     thread.start()
     try:
         assert listening.wait(10)
-        yield Served(engine, server, *address[0])
+        yield Served(engine, server, thread, *address[0])
     finally:
         server.end()
         server.end()

@@ -91,7 +91,7 @@ def no_mistake(response: httpx.Response) -> None:
 def test_no_body_makes_the_server_fail(
     http: httpx.Client, served: Served, path: str, body: st.SearchStrategy[Any]
 ) -> None:
-    @settings(max_examples=80)
+    @settings(max_examples=60)
     @given(body)
     def check(value: Any) -> None:
         content = json.dumps(value).encode()

@@ -195,6 +195,7 @@ def test_free_text_has_no_mask(client: OpenAI, served: Served) -> None:
         ),
         ({"extra_body": {"guided_regex": "("}}, r'refused: the pattern "\(" has no end'),
         ({"extra_body": {"guided_regex": "a", "guided_json": {}}}, "given 2 structures"),
+        ({"extra_body": {"guided_json": "{"}}, "the schema is no JSON"),
         ({"top_logprobs": 2}, 'needs "logprobs": true'),
     ],
 )

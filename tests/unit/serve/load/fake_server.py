@@ -65,6 +65,7 @@ class FakeServer:
             "arrival_s": time.perf_counter(),
             "index": index,
             "path": request.url.path,
+            "port": request.client.port if request.client else 0,
         }
         self.log.append(entry)
         if index in self.fails:

@@ -116,3 +116,24 @@ def test_a_key_is_sent_and_not_shown() -> None:
         assert asyncio.run(name("secret")) == "fake"
         with pytest.raises(BadInput, match=r"401: Incorrect API key\. Put the key into OPENAI_API"):
             asyncio.run(name("wrong"))
+
+
+def test_a_connection_is_used_again() -> None:
+    async def send_some(url: str) -> None:
+        async with Client(Server(url=url, model="fake")) as client:
+            for _ in range(3):
+                await asyncio.gather(*(client.send([1], 2) for _ in range(4)))
+
+    with serving(FakeServer(token_s=0.01)) as server:
+        asyncio.run(send_some(server.url))
+    assert len(server.log) == 12
+    assert len({entry["port"] for entry in server.log}) == 4
+
+
+def test_a_connection_that_failed_is_opened_again() -> None:
+    async def send_some(url: str) -> list[str]:
+        async with Client(Server(url=url, model="fake")) as client:
+            return [(await client.send([1], n)).error for n in (4, 1, 4, 1)]
+
+    with serving(FakeServer(cut_after=2)) as server:
+        assert asyncio.run(send_some(server.url)) == ["connection", "", "connection", ""]

@@ -26,7 +26,7 @@ from shardwise.serve.model_files.gguf.architectures import (
 from shardwise.serve.model_files.gguf.file import GgufFile
 from shardwise.serve.model_files.gguf.weights import GgufWeights
 from shardwise.strategy.mesh import Mesh
-from tests.unit.runtime import serving_cases
+from tests.unit.runtime import paged_cases
 from tests.unit.serve.model_files import tiny
 
 
@@ -67,7 +67,7 @@ def test_matrices_are_dequantized(tmp_path: Path, kind: str) -> None:
 def test_the_whole_model_is_loaded_like_the_folder(tmp_path: Path) -> None:
     from_file = find_model(str(tiny.write_gguf(tmp_path / "tiny.gguf")))
     from_folder = find_model(str(tiny.write_folder(tmp_path / "tiny")))
-    table = serving_cases.engine(from_file.config, Mesh(), "copied", serving_cases.FP32).table
+    table = paged_cases.engine((from_file.config, Mesh(), "copied", paged_cases.FP32)).table
     trees = [model.weights.load(table, jnp.float32) for model in (from_file, from_folder)]
     jax.tree.map(np.testing.assert_array_equal, *trees)
 

@@ -134,3 +134,17 @@ def test_smollm2_tokens_are_those_of_transformers() -> None:
     assert len(without_digits) > 100
     for text in without_digits:
         assert model.tokenizer.encode(text) == expected.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.oracle
+def test_sentencepiece_tokens_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    path = write_sentencepiece(tmp_path / "tiny.gguf")
+    expected = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    # SentencePiece puts a space before every text, transformers not before one that has a space.
+    samples = [text for text in texts(200) if not text.startswith(" ")]
+    assert len(samples) > 100
+    tokenizer = tokenizer_of(path)
+    for text in samples:
+        assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False)

@@ -32,7 +32,7 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16,
+    "head_dim": 32,
     "vocab_size": VOCAB,
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
@@ -41,20 +41,19 @@ SIZES = {
 CONFIGS: Mapping[str, dict[str, Any]] = {
     "llama": {**SIZES, "model_type": "llama", "rope_theta": 5e5, "tie_word_embeddings": True},
     "qwen2": {**SIZES, "model_type": "qwen2", "rope_theta": 1e6},
-    "qwen3": {**SIZES, "model_type": "qwen3", "rope_theta": 1e6, "head_dim": 32},
+    "qwen3": {**SIZES, "model_type": "qwen3", "rope_theta": 1e6},
     "gemma2": {
         **SIZES,
         "model_type": "gemma2",
         "sliding_window": 32,
         "query_pre_attn_scalar": 32,
-        "head_dim": 32,
     },
     "gemma3": {
         **SIZES,
         "model_type": "gemma3_text",
         "rope_theta": 1e6,
         "sliding_window": 32,
-        "query_pre_attn_scalar": 16,
+        "query_pre_attn_scalar": 32,
     },
     "phi3": {**SIZES, "model_type": "phi3", "rope_theta": 1e4, "sliding_window": 64},
 }

@@ -1,28 +1,18 @@
-"""The tensors of a GGUF file under the names and in the form that they have in Hugging Face files.
-
-A tensor is dequantized when it is looked up, so memory holds one of them in fp32.
-"""
+"""The weights of a model in a GGUF file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from shardwise.errors import BadFile
 from shardwise.models import ModelConfig
-from shardwise.models.tensor_names import entries
-from shardwise.serve.model_files.gguf.architectures import Architecture, architecture_of
 from shardwise.serve.model_files.gguf.file import GgufFile
+from shardwise.serve.model_files.gguf.tensors import GgufTensors, open_tensors
 
 if TYPE_CHECKING:
     from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
     from shardwise.runtime.weights.descriptions import Tree
-
-Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,104 +22,20 @@ class GgufWeights:
     file: GgufFile
     config: ModelConfig
 
+    def tensors(self) -> GgufTensors:
+        """The tensors, as `open_tensors` returns them."""
+        return open_tensors(self.file, self.config)
+
     def load(self, table: Table, dtype: Any) -> Tree:
         """Load all weights, sharded by the table."""
         from shardwise.runtime.weights.published_weights import sharded_weights
 
         return sharded_weights(self.tensors(), self.config, table, dtype)
 
-    def tensors(self) -> GgufTensors:
-        """The tensors of the model.
+    def load_for(self, engine: EngineState) -> Tree:
+        """Load all weights as an engine has them; blocks that are its groups are kept."""
+        from shardwise.serve.model_files.gguf.blocks import StoredBlocks
+        from shardwise.serve.model_files.loading import load_for
 
-        Raises:
-            BadFile: tensors are missing, of another shape, or quantized in an unknown way.
-        """
-        tensors = GgufTensors(
-            file=self.file,
-            config=self.config,
-            architecture=architecture_of(self.file),
-            shapes={entry.tensor: entry.layout.file_shape for entry in entries(self.config)},
-        )
-        tensors.check()
-        return tensors
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufTensors(Mapping[str, Numbers]):
-    """Tensors by their names in Hugging Face files, in fp32.
-
-    Args:
-        shapes: name -> shape of every tensor of the model.
-    """
-
-    file: GgufFile
-    config: ModelConfig
-    architecture: Architecture
-    shapes: Mapping[str, tuple[int, ...]]
-
-    def __len__(self) -> int:
-        return len(self.shapes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.shapes)
-
-    def __getitem__(self, name: str) -> Numbers:
-        from gguf.quants import dequantize
-
-        tensor = self.file.tensors[self.architecture.tensor_name(name)]
-        numbers: Numbers = dequantize(tensor.data, tensor.tensor_type).astype(
-            np.float32, copy=False
-        )
-        if self.architecture.norm_plus_one and name.endswith("norm.weight"):
-            numbers = numbers - 1
-        return np.take(numbers, self.row_order(name), axis=0)
-
-    def row_order(self, name: str) -> Numbers:
-        """Indices of the rows in the file, in the order of Hugging Face.
-
-        For the files of Llama, each head of queries and keys has its rotary positions in pairs;
-        in those of Hugging Face they are two halves.
-        """
-        n_heads = 0
-        attention = self.config.groups[0].layer.attention
-        if self.architecture.interleaved and attention:
-            if ".q_proj." in name:
-                n_heads = attention.n_heads
-            elif ".k_proj." in name:
-                n_heads = attention.n_kv_heads
-        n_rows = self.shapes[name][0]
-        rows = np.arange(n_rows)
-        if not n_heads:
-            return rows
-        pairs = rows.reshape(n_heads, n_rows // n_heads // 2, 2)
-        return pairs.swapaxes(1, 2).reshape(n_rows)
-
-    def check(self) -> None:
-        """Raise BadFile if a tensor is missing, of another shape, or of an unknown type."""
-        problems = []
-        for name, shape in self.shapes.items():
-            gguf_name = self.architecture.tensor_name(name)
-            actual = self.file.shape(gguf_name)
-            if actual is None:
-                problems.append(f"{self.file.path} lacks the tensor {gguf_name}.")
-            elif actual != shape:
-                problems.append(f"{self.file.path}: {gguf_name} is {actual}, its keys say {shape}.")
-            elif not _is_readable(self.file.tensors[gguf_name]):
-                kind = self.file.tensors[gguf_name].tensor_type.name
-                problems.append(
-                    f"{self.file.path}: {gguf_name} is of type {kind}, which the package gguf "
-                    "does not dequantize."
-                )
-        if problems:
-            raise BadFile(*problems[:4])
-
-
-def _is_readable(tensor: Any) -> bool:
-    """Whether the package `gguf` dequantizes a tensor; its first row is tried."""
-    from gguf.quants import dequantize
-
-    try:
-        dequantize(tensor.data[:1], tensor.tensor_type)
-    except NotImplementedError:
-        return False
-    return True
+        tensors = self.tensors()
+        return load_for(engine, tensors, StoredBlocks(tensors=tensors, engine=engine).groups)

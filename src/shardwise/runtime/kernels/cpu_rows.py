@@ -1,0 +1,132 @@
+"""Products of few activations with weights on CPUs, at the speed of memory.
+
+A decode step reads every weight once for a few tokens. XLA's CPU compiler multiplies a 16-bit or
+8-bit matrix by few rows in a slow way: it writes the matrix to memory in fp32 first. The remedies:
+
+- Weights are stored by output ("rows"): out dims first, contracted dims last.
+- With few tokens a product is written as a multiplication and a sum. With the compiler options
+  below these are one loop, vectorized and parallel over outputs, that converts numbers as it reads
+  them.
+- Barriers around a product keep other operations out of that loop, which would be computed again
+  for each output, and the product out of loops that are not parallel.
+
+Letters of arrays: M tokens, O outputs, I contracted inputs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.runtime.weights.quantized import Scaled
+
+Array = jax.Array
+
+FEW_TOKENS = 4  # up to which the multiplication and sum is faster than a matmul
+WIDE = jnp.float32
+# Sums in any order, no matmul library for the sums, and barriers that last until code is emitted.
+COMPILER_OPTIONS = {
+    "xla_cpu_enable_fast_math": True,
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+    "xla_disable_hlo_passes": "tree_reduction_rewriter,cse_barrier_expander",
+}
+
+
+@functools.cache
+def compiler_options() -> dict[str, Any]:
+    """`COMPILER_OPTIONS`, or none where this version of XLA does not know them."""
+    try:
+        compiled = jax.jit(lambda x: x + 1, compiler_options=COMPILER_OPTIONS)
+        compiled(jnp.zeros(()))
+    except Exception:  # of whatever kind the version raises
+        return {}
+    return COMPILER_OPTIONS
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["values", "scale", "bits"], meta_fields=[]
+)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """A weight stored by output.
+
+    Args:
+        values: out dims, then contracted dims.
+        scale: of quantized values, one per output; None without.
+        bits: of an embedding in 16 bits, the same numbers as integers, for look-ups: XLA would
+            convert the whole table to fp32 for each. None for other weights.
+    """
+
+    values: Array
+    scale: Array | None = None
+    bits: Array | None = None
+
+    def __getitem__(self, index: Array) -> Array:
+        """Rows of an embedding."""
+        if self.bits is None:
+            return self.values[index]
+        wide = self.bits[index].astype(jnp.uint32) << 16
+        return lax.bitcast_convert_type(wide, WIDE)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the values."""
+        return self.values.shape
+
+
+def rows(w: Array | Scaled, contracted: tuple[int, ...], *, is_embedding: bool = False) -> Rows:
+    """Store a weight by output.
+
+    Args:
+        contracted: the dims that products contract, counted from the last (-1).
+        is_embedding: whether it is looked up by row, too.
+    """
+    values = w.values if isinstance(w, Scaled) else w
+    scale = w.scale if isinstance(w, Scaled) else None
+    order = sorted(contracted)
+    moved = jnp.moveaxis(values, order, range(-len(order), 0))
+    bits = None
+    if is_embedding and values.dtype == jnp.bfloat16:
+        bits = lax.bitcast_convert_type(values, jnp.uint16)
+    return Rows(moved, scale, bits)
+
+
+def product(equation: str, x: Array, w: Rows) -> Array:
+    """Product of activations in fp32 and a weight stored by output, in fp32.
+
+    Args:
+        equation: subscripts with the weight's dims in their usual order, such as `abc,cd->abd`.
+    """
+    inputs, output = equation.split("->")
+    left, right = inputs.split(",")
+    n_contracted = sum(letter not in output for letter in right)
+    out_shape = w.values.shape[: len(right) - n_contracted]
+    row_shape = x.shape[: len(left) - n_contracted]
+    n_inputs = math.prod(w.values.shape[len(out_shape) :])
+    x_MI = lax.optimization_barrier(x.reshape(-1, n_inputs).astype(WIDE))
+    w_OI = w.values.reshape(-1, n_inputs)
+    if x_MI.shape[0] <= FEW_TOKENS:
+        y_MO = (w_OI.astype(WIDE)[:, None] * x_MI[None]).sum(-1).T
+    else:
+        y_MO = _matmul(x_MI, w_OI)
+    y_MO = lax.optimization_barrier(y_MO)
+    if w.scale is not None:
+        y_MO = y_MO * w.scale.reshape(-1)
+    return y_MO.reshape(*row_shape, *out_shape)
+
+
+def _matmul(x_MI: Array, w_OI: Array) -> Array:
+    """Matmul in the dtype of the weights, 8-bit weights in 16 bits; sums are in fp32."""
+    dtype = w_OI.dtype
+    if dtype.itemsize == 1:
+        dtype = jnp.dtype(jnp.bfloat16)
+        w_OI = w_OI.astype(dtype)
+    return lax.dot_general(
+        x_MI.astype(dtype), w_OI, (((1,), (1,)), ((), ())), preferred_element_type=WIDE
+    )

@@ -1,0 +1,48 @@
+"""An engine that is launched from the files of two models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import BadInput
+from shardwise.runtime.tokenizer import ByteTokenizer
+from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.model_files import find_model
+from shardwise.serve.request import Generation, Sampling
+from tests.unit.serve.engines import generate
+from tests.unit.serve.model_files.tiny import write_folder
+
+OPTIONS = EngineOptions(context=48, sequences=1, pass_tokens=16, drafted=2)
+
+
+@pytest.mark.oracle
+def test_a_model_that_drafts_for_itself(tmp_path: Path) -> None:
+    model = find_model(str(write_folder(tmp_path)))
+    request = Generation(
+        id="whole", prompt=tuple(range(20)), max_tokens=28, sampling=Sampling(temperature=0)
+    )
+    stages = set()
+    with launched(
+        model,
+        replace(OPTIONS, draft_model=model),
+        progress=lambda stage, done, total: stages.add(stage),
+    ) as engine:
+        (output,) = generate(engine, [request])
+        stats = engine.stats()
+    assert len(output.ids) == 28
+    assert stats.accepted_tokens == stats.drafted_tokens == 18
+    assert stages == {"weights", "programs", "drafts"}
+
+
+def test_a_model_with_other_tokens_cannot_draft(tmp_path: Path) -> None:
+    model = find_model(str(write_folder(tmp_path)))
+    other = replace(model, name="bytes", tokenizer=ByteTokenizer())
+    options = replace(OPTIONS, draft_model=other)
+    with (
+        pytest.raises(BadInput, match=r"bytes cannot draft for .*: their tokenizers differ"),
+        launched(model, options),
+    ):
+        pass
