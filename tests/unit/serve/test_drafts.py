@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,8 +121,15 @@ def texts(plain: Greedy) -> list[list[int]]:
     return [[*prompt, *plain.continuation(prompt, 14)] for prompt in prompts()]
 
 
+def long(drafts: str) -> Any:
+    """A parameter whose programs take long to compile, for `make oracle`."""
+    return pytest.param(drafts, marks=pytest.mark.oracle)
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_sequences": 1}, {"max_tokens": 5}, SCARCE], ids=str)
-@pytest.mark.parametrize("drafts", ["n-grams", "same model", "other model", "right", "wrong"])
+@pytest.mark.parametrize(
+    "drafts", ["n-grams", *map(long, ("same model", "other model")), "right", "wrong"]
+)
 def test_greedy_outputs_are_those_of_a_plain_loop(
     compiled: Programs, plain: Greedy, small: DraftModel, drafts: str, limits: dict[str, object]
 ) -> None:
@@ -175,6 +183,7 @@ def test_an_output_ends_between_accepted_drafts(compiled: Programs, plain: Greed
         assert output.finish == (STOP if request.stop_tokens else LENGTH)
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("limits", [{}, SCARCE], ids=str)
 def test_seeded_draws_are_equal_with_and_without_drafts(
     compiled: Programs, small: DraftModel, limits: dict[str, object]

@@ -118,7 +118,7 @@ def test_evicted_blocks_come_back_from_host_memory(compiled: Programs, plain: Gr
     assert cached == {0: 0, HOST_BLOCKS: 28}
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8"])
+@pytest.mark.parametrize("weights", ["fp32", pytest.param("int8", marks=pytest.mark.oracle)])
 def test_arrays_by_layer_and_weights_by_output(
     compiled: Programs, plain: Greedy, weights: str
 ) -> None:

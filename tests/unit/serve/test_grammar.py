@@ -166,6 +166,7 @@ def test_a_grammar_that_fails_ends_its_request() -> None:
     )
     live.take(Token(ord("a")))
     live.take(Token(ord("z")))
+    live.deliver_last()
     assert [token.finish for token in delivered] == ["", FAILED]
     assert live.ended
 
