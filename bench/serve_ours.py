@@ -1,0 +1,57 @@
+"""The side of `bench/serve.py` that is shardwise: the engine that `shardwise serve` starts."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+from pathlib import Path
+
+from serve_worker import Generated
+
+import shardwise as sw
+from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.model_files import find_model
+from shardwise.serve.request import Generation, Sampling, Token
+
+LONGEST, MOST = 512, 16  # tokens of a sequence, and sequences
+KV = {"fp32": "fp32", "bf16": "bf16", "int8": "bf16"}  # by the dtype of the weights
+
+
+class Side:
+    """An engine that runs until the process ends."""
+
+    version = f"shardwise {sw.__version__}"
+
+    def __init__(self, dtype: str, model: Path, folder: Path) -> None:
+        options = EngineOptions(context=LONGEST, sequences=MOST, weights=dtype, kv=KV[dtype])
+        self._running = launched(find_model(str(model)), options)
+        self._engine = self._running.__enter__()
+        self._ids = itertools.count()
+
+    def generate(self, prompts: list[list[int]], output: int) -> Generated:
+        """See `serve_worker.Side`."""
+        arrived: queue.SimpleQueue[tuple[int, Token, float]] = queue.SimpleQueue()
+        start = time.perf_counter()
+        for i, prompt in enumerate(prompts):
+            generation = Generation(
+                id=str(next(self._ids)),
+                prompt=tuple(prompt),
+                max_tokens=output,
+                sampling=Sampling(temperature=0.0),
+            )
+            self._engine.submit(
+                generation, lambda token, i=i: arrived.put((i, token, time.perf_counter()))
+            )
+        tokens: list[list[int]] = [[] for _ in prompts]
+        times: list[list[float]] = [[] for _ in prompts]
+        n_running = len(prompts)
+        while n_running:
+            i, token, at = arrived.get()
+            if token.id >= 0:
+                tokens[i].append(token.id)
+                times[i].append(at)
+            n_running -= bool(token.finish)
+        begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+        decoded = sum(begin < at <= end for each in times for at in each)
+        return Generated(tokens, begin - start, decoded, end - begin)
