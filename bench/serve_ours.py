@@ -15,7 +15,6 @@ from shardwise.serve.model_files import find_model
 from shardwise.serve.request import Generation, Sampling, Token
 
 LONGEST, MOST = 512, 16  # tokens of a sequence, and sequences
-KV = {"fp32": "fp32", "bf16": "bf16", "int8": "bf16"}  # by the dtype of the weights
 
 
 class Side:
@@ -24,7 +23,7 @@ class Side:
     version = f"shardwise {sw.__version__}"
 
     def __init__(self, dtype: str, model: Path, folder: Path) -> None:
-        options = EngineOptions(context=LONGEST, sequences=MOST, weights=dtype, kv=KV[dtype])
+        options = EngineOptions(context=LONGEST, sequences=MOST, weights=dtype)
         self._running = launched(find_model(str(model)), options)
         self._engine = self._running.__enter__()
         self._ids = itertools.count()

@@ -27,7 +27,8 @@ from shardwise.simulate.limits import MAX_TOKENS_PER_PASS
 if TYPE_CHECKING:
     from shardwise.serve.engine import InferenceEngine
 
-DTYPES = ("fp32", "bf16", "int8")
+WEIGHTS_DTYPES = ("fp32", "bf16", "int8", "int4")
+KV_DTYPES = ("fp32", "bf16", "int8")
 NGRAM = "ngram"
 DRAFTED = 3
 MOST_DRAFTED = MAX_TOKENS_PER_PASS - 1
@@ -62,9 +63,11 @@ PassTokens = Annotated[
     str, engine_option("--chunk N", f"most tokens of a pass  [default: {PASS_TOKENS}]")
 ]
 WeightsDtype = Annotated[
-    str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(DTYPES)}")
+    str, engine_option("--dtype DTYPE", f"of the weights: {', '.join(WEIGHTS_DTYPES)}")
 ]
-KvDtype = Annotated[str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(DTYPES)}")]
+KvDtype = Annotated[
+    str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(KV_DTYPES)}")
+]
 Draft = Annotated[
     str,
     engine_option(
@@ -108,8 +111,8 @@ def read_engine_options(words: EngineWords) -> EngineOptions:
         context=inputs.optional(units.parse_whole, words.context, "--context"),
         sequences=inputs.optional(units.parse_whole, words.sequences, "--sequences"),
         pass_tokens=inputs.optional(units.parse_whole, words.chunk, "--chunk"),
-        weights=inputs.optional(parse_word, words.weights, "dtype", DTYPES),
-        kv=inputs.optional(parse_word, words.kv, "dtype", DTYPES),
+        weights=inputs.optional(parse_word, words.weights, "dtype", WEIGHTS_DTYPES),
+        kv=inputs.optional(parse_word, words.kv, "dtype", KV_DTYPES),
         drafted=(drafted or DRAFTED) if words.draft else 0,
         draft_model=draft_model,
     )
