@@ -82,17 +82,21 @@ class PagedForward:
     def weights_by_layer(self, weights: Tree) -> Tree:
         """Weights of a forward pass `by_layer`, from those of `EngineState.quantize_weights`.
 
-        Matrices are stored by output. The weights of a stack become a list of those of its layers.
+        Matrices are stored by output, but not those of experts. The weights of a stack become a
+        list of those of its layers.
         """
         layers = []
         dims = self.engine.contracted_dims["layers"]
-        for stack_dims, stacked in zip(dims, weights["layers"], strict=True):
+        infos = self.engine.infos["layers"]
+        for stack_dims, stack_infos, stacked in zip(dims, infos, weights["layers"], strict=True):
             n_layers = jax.tree.leaves(stacked)[0].shape[0]
             by_layer = []
             for i in range(n_layers):
                 layer = jax.tree.map(lambda x, i=i: x[i], stacked)
                 for name, contracted in stack_dims.items():
-                    if name not in LATENT_WEIGHTS and _is_by_output(layer[name], contracted):
+                    is_of_expert = "E" in stack_infos[name].weight.dims
+                    is_matrix = contracted and not isinstance(layer[name], Grouped)
+                    if is_matrix and not is_of_expert and name not in LATENT_WEIGHTS:
                         layer[name] = cpu_rows.rows(layer[name], contracted)
                 by_layer.append(layer)
             layers.append(by_layer)
@@ -262,15 +266,6 @@ class PagedForward:
                 for stack_caches, layer_cache in zip(cache[stacks], caches, strict=True):
                     stack_caches[i] = layer_cache
         return x_BTD, cache
-
-
-def _is_by_output(w: Any, contracted: tuple[int, ...]) -> bool:
-    """Whether products read a weight by output: a matrix, but not one for each expert."""
-    if not contracted or isinstance(w, Grouped):
-        return False
-    values = w.values if isinstance(w, Scaled) else w
-    scale_shape = values.shape[: values.ndim - len(contracted)]
-    return not isinstance(w, Scaled) or w.scale.ndim == len(scale_shape)
 
 
 def block_tokens(engine: EngineState) -> int:
