@@ -21,10 +21,7 @@ from tests.oracle.test_training import save
 
 pytestmark = pytest.mark.oracle
 
-FAMILIES = (
-    "llama3", "gemma2", "gemma3", "olmo2", "cohere2", "phi3 long", "gpt2", "falcon rw", "gpt_oss",
-    "qwen3_moe", "deepseek_v3", "llama4",
-)  # fmt: skip
+FAMILIES = ("gemma3", "cohere2", "phi3 long", "falcon rw", "gpt_oss", "deepseek_v3", "llama4")
 CONTEXT, VOCAB = 64, 90
 SMOLLM2 = "smollm2-135m-instruct"
 PROMPTS = (
@@ -93,7 +90,7 @@ def test_families(name, tmp_path):
     random = np.random.default_rng(0)
     prompts = [random.integers(3, VOCAB, n).tolist() for n in (5, 21, 38)]
     prompts.append(prompts[2][:33])
-    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16)
+    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16, weights="fp32", kv="fp32")
     with launched(served, options) as engine:
         outputs = outputs_of(engine, prompts, 16)
     assert_greedy(model, prompts, outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +53,13 @@ def find_model(text: str) -> ServedModel:
     """
     path = Path(text).expanduser()
     package = PACKAGES.get(text.lower())
-    if package is not None and not path.exists():
+    if package is not None and not os.path.exists(path):
         return _from_file(_installed_file(text, package), text.lower())
     if path.suffix.lower() == GGUF:
         return _from_file(path, path.stem)
-    if path.is_dir():
+    if os.path.isdir(path):  # False, not an error, for a name that no file can have
         return _from_folder(path)
-    if path.exists():
+    if os.path.exists(path):
         raise BadFile(
             f"{path}: a file; a model is served from a folder with config.json, *.safetensors and "
             f"tokenizer.json, or from a *{GGUF} file."
