@@ -201,4 +201,5 @@ def load_plan(path: str) -> AnyPlan:
         return sw.load(path)
     from shardwise.plan.schema.json_io import decode
 
-    return decode(sys.stdin.buffer.read(), "stdin")
+    stdin = getattr(sys.stdin, "buffer", sys.stdin)  # a program that calls `main` may replace it
+    return decode(stdin.read(), "stdin")

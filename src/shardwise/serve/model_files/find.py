@@ -51,11 +51,11 @@ def find_model(text: str) -> ServedModel:
         BadFile: a file is missing, unreadable or of a kind that is not served.
         MissingExtra: a package that is needed is not installed.
     """
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     package = PACKAGES.get(text.lower())
     if package is not None and not os.path.exists(path):
         return _from_file(_installed_file(text, package), text.lower())
-    if path.suffix.lower() == GGUF:
+    if path.suffix.lower() == GGUF and _can_exist(path):
         return _from_file(path, path.stem)
     if os.path.isdir(path):  # False, not an error, for a name that no file can have
         return _from_folder(path)
@@ -65,6 +65,15 @@ def find_model(text: str) -> ServedModel:
             f"tokenizer.json, or from a *{GGUF} file."
         )
     raise _unknown(text)
+
+
+def _can_exist(path: Path) -> bool:
+    """Whether a file may have this name."""
+    try:
+        path.exists()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _from_folder(path: Path) -> ServedModel:
