@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, MissingExtra
 from shardwise.hardware import System, Torus
 from shardwise.runtime.malloc import keep_freed_memory
 
@@ -22,6 +22,22 @@ QUIET_LIBTPU = {
 }
 PLATFORMS = {"tpu": "tpu", "gpu": "gpu", "cpu": "cpu"}
 PLATFORM_TITLES = {"tpu": "a TPU", "gpu": "a GPU", "cpu": "a CPU"}
+
+
+def require_jax(work: str, install_command: str) -> None:
+    """Check that JAX is installed.
+
+    Args:
+        work: what runs in JAX: `training`.
+        install_command: installs JAX with all else that it needs.
+
+    Raises:
+        MissingExtra: JAX is not installed.
+    """
+    try:
+        import jax  # noqa: F401 (imported to see whether it is there)
+    except ImportError:
+        raise MissingExtra(f"{work} runs in JAX, which is missing: {install_command}") from None
 
 
 def distributed_state() -> Any:

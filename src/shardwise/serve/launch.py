@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,9 +12,10 @@ import numpy as np
 
 from shardwise import units
 from shardwise.arrays import ceil_div
-from shardwise.errors import BadInput, MissingExtra, raise_all
+from shardwise.errors import BadInput, raise_all
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.runtime.devices import require_jax
 from shardwise.serve.model_files import ServedModel
 from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
@@ -72,7 +74,7 @@ def launched(
         BadFile: the weights cannot be read.
         MissingExtra: JAX is not installed.
     """
-    _require_jax()
+    require_jax("serving", "pip install 'shardwise[serve]'")
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
     from shardwise.serve.engine import InferenceEngine
@@ -122,15 +124,6 @@ def launched(
         engine.close()
 
 
-def _require_jax() -> None:
-    try:
-        import jax  # noqa: F401 (imported to see whether it is there)
-    except ImportError:
-        raise MissingExtra(
-            "serving runs in JAX, which is missing: pip install 'shardwise[serve]'"
-        ) from None
-
-
 def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> int:
     """The longest sequence.
 
@@ -146,11 +139,6 @@ def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | Non
             f"{model.name}. Use --context {model.max_context} or less."
         )
     return context
-
-
-def _job(job: Serve) -> Serve:
-    """The dtypes of a job, without the lengths of its requests."""
-    return Serve(context=1, weights=job.weights, kv=job.kv, compute=job.compute)
 
 
 def _local(
@@ -229,7 +217,8 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
 
 def _state_of(model: ServedModel, state: EngineState, context: int) -> EngineState:
     """The engine of a model, for requests up to a context."""
-    job = replace(_job(state.job), context=context)
+    dtypes = state.job
+    job = Serve(context=context, weights=dtypes.weights, kv=dtypes.kv, compute=dtypes.compute)
     group = INT4_GROUP if job.weights == "int4" else None
     return replace(state, config=model.config, job=job, group=group)
 
@@ -272,7 +261,7 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
     forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
     block_bytes = 0
     for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
-        block_bytes += x.sharding.shard_shape(x.shape)[0] * _bytes_of_row(x)
+        block_bytes += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     wanted = sequences * int(ceil_div(context, per_block)) + 1
     memory = states[0].table.mesh.jax_mesh.devices.flat[0].memory_stats()
     n_blocks = wanted
@@ -291,9 +280,3 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
         by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
         made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
     return made
-
-
-def _bytes_of_row(x: Any) -> float:
-    """Bytes of one row of an array in the memory of one device."""
-    shape = x.sharding.shard_shape(x.shape)
-    return float(np.prod(shape[1:])) * x.dtype.itemsize

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
 from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
@@ -144,7 +145,7 @@ def changes_of(rows: Sequence[Live], n_rows: int, vocab: int) -> Changes | None:
     token_BR = np.full((n_rows, width), vocab, np.int32)
     bias_BR = np.zeros((n_rows, width), np.float32)
     scale_BR = np.ones((n_rows, width), np.float32)
-    allowed_BW = np.full((n_rows, -(-vocab // 32)), ALL_BITS, np.uint32)
+    allowed_BW = np.full((n_rows, int(ceil_div(vocab, 32))), ALL_BITS, np.uint32)
     for i, (live, changes) in enumerate(zip(rows, by_row, strict=True)):
         for j, (token, (bias, scale)) in enumerate(changes.items()):
             token_BR[i, j] = token

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardwise.errors import BadInput, MissingExtra
+from shardwise.errors import BadInput
+from shardwise.runtime import devices
 from shardwise.runtime.devices import distributed_state
 from shardwise.train import heartbeat
 
@@ -91,10 +92,7 @@ def require_jax() -> None:
     Raises:
         MissingExtra: it is not.
     """
-    try:
-        import jax  # noqa: F401 (imported to see whether it is there)
-    except ImportError:
-        raise MissingExtra(f"training runs in JAX, which is missing: {INSTALL_COMMAND}") from None
+    devices.require_jax("training", INSTALL_COMMAND)
 
 
 def _initialize(rendezvous: Rendezvous) -> None:

@@ -208,7 +208,7 @@ class EngineState:
         """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""
         wide_dtype = self.activation_dtype
         weights = map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, wide_dtype), self.infos)
-        return self._sharded(jax.eval_shape(self.quantize_weights, weights), self.weight_specs())
+        return self.sharded(jax.eval_shape(self.quantize_weights, weights), self.weight_specs())
 
     def formats(self) -> Tree:
         """Memory layouts of the weights (the order of dims in memory), or only their shardings.
@@ -228,8 +228,8 @@ class EngineState:
 
         return jax.tree_util.tree_map_with_path(format_of, self.weight_shapes())
 
-    def _sharded(self, arrays: Tree, specs: Tree) -> Tree:
-        """Add shardings to the shapes of arrays."""
+    def sharded(self, arrays: Any, specs: Any) -> Any:
+        """Add shardings to the shapes in a tree of arrays."""
         mesh = self.table.mesh.jax_mesh
 
         def with_sharding(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:

@@ -118,14 +118,9 @@ class PagedForward:
 
     def cache_shapes(self) -> list[Tree]:
         """Shapes, dtypes and shardings of the cache."""
-        mesh = self.engine.table.mesh.jax_mesh
-
-        def with_sharding(x: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))
-
-        shapes = jax.eval_shape(self.init_cache)
-        sharded: list[Tree] = jax.tree.map(with_sharding, shapes, self.cache_specs())
-        return sharded
+        shapes: list[Tree]
+        shapes = self.engine.sharded(jax.eval_shape(self.init_cache), self.cache_specs())
+        return shapes
 
     def batch_shapes(
         self, n: int, n_tokens: int, n_blocks: int
