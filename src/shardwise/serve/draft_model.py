@@ -49,7 +49,7 @@ class DraftModel(Programs):
         """See `Drafter`."""
         super().compile(progress)
         for n_rows in self.batch_sizes():
-            self._drafts([], np.zeros(n_rows, np.int32))
+            self._drafts([], np.zeros(n_rows * self.n_pools, np.int32))
         jax.block_until_ready(self._cache)
 
     def read_prompts(self, rows: Sequence[Row]) -> None:
@@ -63,13 +63,13 @@ class DraftModel(Programs):
         """See `Drafter`."""
         if not any(wanted):
             return [[] for _ in rows]
-        wanted_B = np.zeros(self._n_rows(rows), np.int32)
-        wanted_B[: len(rows)] = wanted
+        wanted_B = np.zeros(self._n_rows(rows) * self.n_pools, np.int32)
+        wanted_B[[row.place for row in rows]] = wanted
         drafts = self._drafts([self._caught_up(row) for row in rows], wanted_B)
         drafted_BK = np.concatenate(jax.device_get(drafts), axis=1)
         for row, n in zip(rows, wanted, strict=True):
             self._n_cached[row.live] = row.past + n
-        return [drafted_BK[i, :n].tolist() for i, n in enumerate(wanted)]
+        return [drafted_BK[row.place, :n].tolist() for row, n in zip(rows, wanted, strict=True)]
 
     def _caught_up(self, row: Row) -> Row:
         """A row with the token that its last drafts ended with, if that was accepted.
@@ -83,8 +83,10 @@ class DraftModel(Programs):
     def _drafts(self, rows: Sequence[Row], wanted_B: Ints) -> list[Array]:
         """Drafted tokens [B,1] of each step; the device computes them one after another."""
         n_rows = len(wanted_B)
-        tokens_BT, _, _, past_B, new_B, tables_BM = self._arrays(rows, n_rows, MOST_NEW)
-        how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
+        batch = self._arrays(rows, n_rows // self.n_pools, MOST_NEW)
+        tokens_BT, _, _, past_B, new_B, tables_BM = batch
+        places = [row.place for row in rows]
+        how = draw_of([row.live for row in rows], [row.length for row in rows], places, n_rows)
         drafted: list[Array] = []
         for i in range(self.n_drafted):
             is_wanted_B = (wanted_B > i).astype(np.int32)

@@ -38,7 +38,7 @@ class Drafter(Protocol):
         """Draft tokens that follow the new token of each row.
 
         Args:
-            rows: sequences that decode, each with its last token.
+            rows: sequences that decode, each with its last token, `placed`.
             wanted: the most tokens for each row.
         """
         ...

@@ -36,8 +36,8 @@ from shardwise.serve.request import (
 from shardwise.simulate.block_keys import block_keys
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.passes import Pass
+from shardwise.simulate.pooled import PooledScheduler
 from shardwise.simulate.request import Request, SequenceState
-from shardwise.simulate.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class InferenceEngine:
 
     Args:
         programs: the compiled programs, with weights and cache.
-        limits: limits of the scheduler.
+        limits: limits of the scheduler, of all pools together.
         drafter: drafts as many tokens as a sequence may gain in a pass besides one; None for no
             drafts.
     """
@@ -67,7 +67,7 @@ class InferenceEngine:
         self.vocab = programs.forward.engine.config.vocab
         self._programs = programs
         self._drafter = drafter
-        self._scheduler = Scheduler(limits, self._text_keys)
+        self._scheduler = PooledScheduler(limits, programs.n_pools, self._text_keys)
         self._limits = limits
         self._live: dict[str, Live] = {}  # by id
         self._by_state: dict[SequenceState, Live] = {}
@@ -111,9 +111,9 @@ class InferenceEngine:
         """See `serve.request.Engine`."""
         scheduler = self._scheduler
         return EngineStats(
-            waiting=len(scheduler.waiting) + len(self._inbox),
+            waiting=scheduler.waiting + len(self._inbox),
             running=scheduler.running,
-            blocks_used=scheduler.blocks.used,
+            blocks_used=scheduler.blocks_used,
             blocks=self._limits.n_blocks,
             prompt_tokens=self._counts["prompt"],
             cached_tokens=self._counts["cached"],
@@ -163,7 +163,7 @@ class InferenceEngine:
             self._forget_ended()
             return
         scheduled = self._scheduler.schedule()
-        copies = self._scheduler.blocks.take_copies()
+        copies = self._scheduler.take_copies()
         self._programs.copy_blocks(copies)
         if self._drafter is not None:
             self._drafter.copy_blocks(copies)
@@ -253,7 +253,7 @@ class InferenceEngine:
         self._release_slots_of_preempted()
         decode_rows = []
         for state in scheduled.decode:
-            past = self._scheduler.decoding.context(state)
+            past = self._scheduler.context(state)
             decode_rows.append(self._row(state, past, ()))
         chunk_rows = []
         for chunk in scheduled.chunks:
@@ -280,11 +280,20 @@ class InferenceEngine:
         if live.slot is None:
             raise RuntimeError(f"request {live.generation.id} runs without a slot")
         table = self._scheduler.block_table(state)
-        return Row(live=live, slot=live.slot, tokens=tokens, past=past, table=table, draws=draws)
+        return Row(
+            live=live,
+            slot=live.slot,
+            pool=state.pool,
+            tokens=tokens,
+            past=past,
+            table=table,
+            draws=draws,
+        )
 
     def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:
         """Run rows of sequences that decode, with drafts if there are any."""
         if self._drafter is not None and rows:
+            rows = self._programs.placed(rows)
             rows = with_drafts(rows, self._drafter, self._limits.max_gain - 1)
             n_drafted = sum(row.n_new - 1 for row in rows)
             self._counts["drafted"] += n_drafted
@@ -299,8 +308,9 @@ class InferenceEngine:
         gained = dict.fromkeys(scheduled.decode, 1)
         for part in self._dispatched:
             if isinstance(part.drawn, Verified):
-                accepted_B = jax.device_get(part.drawn.accepted_B)
-                for row, n_accepted in zip(part.batch, accepted_B.tolist(), strict=False):
+                accepted_B = jax.device_get(part.drawn.accepted_B).tolist()
+                for row in part.batch:
+                    n_accepted = accepted_B[row.place]
                     gained[row.live.state] += n_accepted
                     self._counts["accepted"] += n_accepted
         return gained
@@ -316,9 +326,10 @@ class InferenceEngine:
         """Wait for the tokens of batches, and deliver them."""
         for part in dispatched:
             drawn = jax.device_get(part.drawn)
-            for i, row in enumerate(part.batch):
+            for row in part.batch:
                 if row.draws:
-                    self._take(row.live, _tokens(drawn, i, row.live.generation.sampling.logprobs))
+                    n_top = row.live.generation.sampling.logprobs
+                    self._take(row.live, _tokens(drawn, row.place, n_top))
 
     def _take(self, live: Live, tokens: Sequence[Token]) -> None:
         """Deliver tokens up to the end of the output."""

@@ -23,18 +23,25 @@ class HostCache:
 
     Args:
         cache: the cache on the devices, of `PagedForward.init_cache`.
-        n_blocks: blocks of each layer in it.
+        n_pools: number of pools of the engine.
+        n_blocks: blocks of each layer in a pool.
         n_host_blocks: blocks of each layer here.
     """
 
-    def __init__(self, cache: list[Tree], n_blocks: int, n_host_blocks: int) -> None:
-        self._n_blocks = n_blocks
+    def __init__(self, cache: list[Tree], n_pools: int, n_blocks: int, n_host_blocks: int) -> None:
+        sizes = (n_pools, n_blocks)
+        self._n_blocks = n_pools * n_blocks
         self._host = jax.tree.map(
-            lambda x: np.empty((n_host_blocks, x.shape[0] // n_blocks, *x.shape[1:]), x.dtype),
+            lambda x: np.empty(
+                (n_host_blocks, x.shape[0] // self._n_blocks, *x.shape[1:]), x.dtype
+            ),
             cache,
         )
-        self._gather = jax.jit(functools.partial(_gather, n_blocks))
-        self._scatter = jax.jit(functools.partial(_scatter, n_blocks), donate_argnums=0)
+        shardings = jax.tree.map(lambda x: x.sharding, cache)
+        self._gather = jax.jit(functools.partial(_gather, sizes))
+        self._scatter = jax.jit(
+            functools.partial(_scatter, sizes), donate_argnums=0, out_shardings=shardings
+        )
 
     def copy(self, cache: list[Tree], copies: Copies) -> list[Tree]:
         """Run the copies that precede a pass; return the cache after them."""
@@ -60,22 +67,28 @@ def _padded(blocks: Sequence[int], padding: int) -> Any:
     return np.array([*blocks, *[padding] * (size - len(blocks))], np.int32)
 
 
-def _gather(n_blocks: int, cache: list[Tree], block_n: Array) -> list[Tree]:
+def _by_pool(sizes: tuple[int, int], x: Array) -> Array:
+    """An array of the cache as [pools,L,blocks of a pool,..]."""
+    n_pools, n_blocks = sizes
+    return x.reshape(n_pools, -1, n_blocks, *x.shape[1:])
+
+
+def _gather(sizes: tuple[int, int], cache: list[Tree], block_n: Array) -> list[Tree]:
     """Blocks [n,L,..] of all layers."""
-
-    def gather(x: Array) -> Array:
-        return x.reshape(-1, n_blocks, *x.shape[1:])[:, block_n].swapaxes(0, 1)
-
-    blocks: list[Tree] = jax.tree.map(gather, cache)
+    pool_n, in_pool_n = jnp.divmod(block_n, sizes[1])
+    blocks: list[Tree]
+    blocks = jax.tree.map(lambda x: _by_pool(sizes, x)[pool_n, :, in_pool_n], cache)
     return blocks
 
 
-def _scatter(n_blocks: int, cache: list[Tree], blocks: list[Tree], block_n: Array) -> list[Tree]:
+def _scatter(
+    sizes: tuple[int, int], cache: list[Tree], blocks: list[Tree], block_n: Array
+) -> list[Tree]:
     """The cache with some blocks [n,L,..] replaced."""
+    pool_n, in_pool_n = jnp.divmod(block_n, sizes[1])
 
     def scatter(x: Array, new: Array) -> Array:
-        layers = x.reshape(-1, n_blocks, *x.shape[1:])
-        layers = layers.at[:, block_n].set(jnp.swapaxes(new, 0, 1), mode="drop")
+        layers = _by_pool(sizes, x).at[pool_n, :, in_pool_n].set(new, mode="drop")
         return layers.reshape(x.shape)
 
     written: list[Tree] = jax.tree.map(scatter, cache, blocks)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
-PASS_TOKENS = 512  # of a pass
+PASS_TOKENS = 512  # of a pass, in each pool
 INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 PROBE = "A text by which two tokenizers are compared: 1234 + x_y."
@@ -94,15 +94,23 @@ def launched(
         states.append(_state_of(options.draft_model, small, context))
     progress("weights", 0, 1)
     weights = [m.weights.load_for(s) for m, s in zip(models, states, strict=True)]
+    n_pools = state.n_pools
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
-    forwards = _forwards(states, sequences, context + options.drafted)
-    pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
+    n = options.drafted
+    forwards = _forwards(states, int(ceil_div(sequences, n_pools)), context + n)
+    limits = Limits(
+        n_blocks=forwards[0].n_blocks * n_pools,
+        block_tokens=forwards[0].block_tokens,
+        max_sequences=sequences,
+        max_tokens=max(options.pass_tokens or PASS_TOKENS * n_pools, sequences),
+        tokens_per_pass=1 + n,
+    )
+    of_pool = limits.of_pool(n_pools)
     sizes = {
-        "max_sequences": sequences,
-        "max_tokens": min(pass_tokens, max(context, sequences)),
+        "max_sequences": of_pool.max_sequences,
+        "max_tokens": min(of_pool.max_tokens, max(context, of_pool.max_sequences)),
         "max_context": context,
     }
-    n = options.drafted
     programs = Programs(forward=forwards[0], weights=weights[0], max_drafted=n, **sizes)
     programs.compile(lambda done, total: progress("programs", done, total))
     drafter: Drafter | None = NgramDrafter() if n else None
@@ -110,13 +118,6 @@ def launched(
         drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)
     if drafter is not None:
         drafter.compile(lambda done, total: progress("drafts", done, total))
-    limits = Limits(
-        n_blocks=forwards[0].n_blocks,
-        block_tokens=forwards[0].block_tokens,
-        max_sequences=sequences,
-        max_tokens=pass_tokens,
-        tokens_per_pass=1 + n,
-    )
     engine = InferenceEngine(programs, limits, drafter)
     try:
         yield engine
@@ -146,27 +147,31 @@ def _local(
     options: EngineOptions,
     context: int,
     devices: Sequence[Any] | None = None,
+    n_pools: int = 1,
 ) -> EngineState:
-    """One engine on as many devices as divide the model's heads, of those that are here."""
+    """One engine on as many devices as divide the model's heads, of those that are here.
+
+    Args:
+        n_pools: groups of chips to which sequences are distributed.
+    """
     from shardwise.runtime.devices import PLATFORMS, local_devices
     from shardwise.runtime.layout.mesh import role_mesh
-    from shardwise.runtime.layout.sharding import Table
-    from shardwise.runtime.serving.engine_state import EngineState
+    from shardwise.runtime.serving.engine_state import EngineState, engine_table
     from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
-    from shardwise.strategy.serving_layout import serve_rules
 
     devices = devices or local_devices()
     compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
-    n = max(n for n in range(1, len(devices) + 1) if _divides(n, config))
-    layout = ServeLayout(mesh=Mesh(tensor=n), kv="sequence")
-    mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
+    n = max(n for n in range(1, len(devices) // n_pools + 1) if _divides(n, config))
+    layout = ServeLayout(mesh=Mesh(tensor=n, expert=n_pools), kv="sequence")
+    chips = np.array(devices[: n * n_pools])
+    mesh = split_tensor(role_mesh(layout.sizes, chips), kv_heads(config))
     job = Serve(
         context=context,
         weights=options.weights or config.checkpoint_dtype,
         kv=options.kv or compute,
         compute=compute,
     )
-    table = Table(rules=serve_rules(layout), mesh=mesh)
+    table = engine_table(layout, mesh)
     return EngineState(config=config, job=job, layout=layout, table=table, batch=1)
 
 
@@ -195,11 +200,6 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
         problems.append(
             "a plan with engines for prompts alone is not served yet. Run shardwise plan without "
             "--disaggregate."
-        )
-    if server.layout.sizes["expert"] > 1:
-        problems.append(
-            f"expert {server.layout.sizes['expert']}, which distributes sequences to groups of "
-            "chips, is not served yet. Run shardwise plan with --fix expert=1."
         )
     if server.layout.sizes["data"] > 1:
         problems.append(
@@ -241,7 +241,7 @@ def _small_engine(
             "with a smaller model of the same family, or --draft ngram."
         )
     devices = list(state.table.mesh.jax_mesh.devices.flat)
-    return _local(small.config, options, state.job.context, devices)
+    return _local(small.config, options, state.job.context, devices, state.n_pools)
 
 
 def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> list[PagedForward]:
@@ -249,6 +249,7 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
 
     Args:
         states: the engine, and that of the model that drafts.
+        sequences: the most sequences of a pool.
 
     Raises:
         BadInput: the longest sequence does not fit.

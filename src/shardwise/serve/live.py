@@ -117,16 +117,19 @@ class Live:
             self.deliver(self.last)
 
 
-def draw_of(rows: Sequence[Live], positions: Sequence[int], n_rows: int) -> Draw | None:
+def draw_of(
+    rows: Sequence[Live], positions: Sequence[int], places: Sequence[int], n_rows: int
+) -> Draw | None:
     """How `rows`, padded to `n_rows`, draw their next tokens; None if all are greedy.
 
     Args:
         positions: position of each drawn token in its sequence.
+        places: index of each row among the padded ones.
     """
     if all(live.is_greedy for live in rows):
         return None
     columns: list[Any] = [np.zeros(n_rows, dtype) for dtype in DRAW_DTYPES]
-    for i, (live, position) in enumerate(zip(rows, positions, strict=True)):
+    for i, live, position in zip(places, rows, positions, strict=True):
         sampling = live.generation.sampling
         bounds = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
         for column, value in zip(columns, (*bounds, live.seed, position), strict=True):
@@ -134,8 +137,14 @@ def draw_of(rows: Sequence[Live], positions: Sequence[int], n_rows: int) -> Draw
     return Draw(*columns)
 
 
-def changes_of(rows: Sequence[Live], n_rows: int, vocab: int) -> Changes | None:
-    """How the logits of `rows`, padded to `n_rows`, are changed; None if none is."""
+def changes_of(
+    rows: Sequence[Live], places: Sequence[int], n_rows: int, vocab: int
+) -> Changes | None:
+    """How the logits of `rows`, padded to `n_rows`, are changed; None if none is.
+
+    Args:
+        places: index of each row among the padded ones.
+    """
     if not any(live.has_changes for live in rows):
         return None
     by_row = [_changes(live) for live in rows]
@@ -146,7 +155,7 @@ def changes_of(rows: Sequence[Live], n_rows: int, vocab: int) -> Changes | None:
     bias_BR = np.zeros((n_rows, width), np.float32)
     scale_BR = np.ones((n_rows, width), np.float32)
     allowed_BW = np.full((n_rows, int(ceil_div(vocab, 32))), ALL_BITS, np.uint32)
-    for i, (live, changes) in enumerate(zip(rows, by_row, strict=True)):
+    for i, live, changes in zip(places, rows, by_row, strict=True):
         for j, (token, (bias, scale)) in enumerate(changes.items()):
             token_BR[i, j] = token
             bias_BR[i, j] = bias

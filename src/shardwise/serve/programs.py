@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -45,18 +46,22 @@ class Row:
     Args:
         live: the request.
         slot: slot of its last token.
+        pool: the pool that has its blocks.
         tokens: its new tokens; empty if that is the one in the slot.
         past: number of its tokens in the cache.
-        table: ids of its blocks.
+        table: ids of its blocks in the pool.
         draws: whether its next token is drawn; False if its prompt has further chunks.
+        place: its row in the arrays of a batch, see `Programs.placed`.
     """
 
     live: Live
     slot: int
+    pool: int = 0
     tokens: Sequence[int] = ()
     past: int
     table: Sequence[int]
     draws: bool = True
+    place: int = 0
 
     @property
     def n_new(self) -> int:
@@ -73,13 +78,15 @@ class Row:
 class Programs:
     """Weights, cache and compiled programs of one engine.
 
+    A batch has equally many rows of each pool of the engine, those of the first pool first.
+
     Args:
         forward: the forward pass.
         weights: weights, on the devices.
-        max_sequences: the most rows of a batch.
-        max_tokens: the most new tokens of a batch.
+        max_sequences: the most rows of a pool in a batch.
+        max_tokens: the most new tokens of a pool in a batch.
         max_context: the most tokens of a sequence.
-        n_host_blocks: blocks of host memory that keep what the cache evicts.
+        n_host_blocks: blocks of host memory that keep what the cache evicts, of all pools.
         max_drafted: the most drafted tokens of a row; 0 for no drafts.
     """
 
@@ -112,18 +119,28 @@ class Programs:
             donate_argnums=(1,),
             compiler_options=self._compiler_options,
         )
-        self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
+        self._draw = jax.jit(
+            _draw,
+            static_argnames="n_top",
+            donate_argnums=(1,),
+            out_shardings=(self._replicated, None),
+        )
         self._verify = jax.jit(verify, static_argnames="n_top")
         self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
         self._host_cache: HostCache | None = None
         if self.n_host_blocks:
             n_blocks = self.forward.n_blocks
-            self._host_cache = HostCache(self._cache, n_blocks, self.n_host_blocks)
+            self._host_cache = HostCache(self._cache, self.n_pools, n_blocks, self.n_host_blocks)
+
+    @property
+    def n_pools(self) -> int:
+        """Number of groups of chips with sequences and a cache of their own."""
+        return self.forward.engine.n_pools
 
     @property
     def n_slots(self) -> int:
         """Number of slots; a sequence that has ended keeps its slot until the host knows it."""
-        return 2 * self.max_sequences
+        return 2 * self.max_sequences * self.n_pools
 
     @property
     def table_width(self) -> int:
@@ -131,7 +148,7 @@ class Programs:
         return int(ceil_div(self.max_context, self.forward.block_tokens))
 
     def batch_sizes(self) -> list[int]:
-        """The numbers of rows that are compiled."""
+        """The numbers of rows of a pool that are compiled."""
         return _steps(1, self.max_sequences)
 
     def chunk_lengths(self) -> list[int]:
@@ -139,7 +156,7 @@ class Programs:
         return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens)]
 
     def shapes(self) -> Iterator[tuple[int, int]]:
-        """The shapes (rows, new tokens of a row) of all programs."""
+        """The shapes (rows of a pool, new tokens of a row) of all programs."""
         for length in self.chunk_lengths():
             for n_rows in self.batch_sizes():
                 if self._is_compiled(n_rows, length):
@@ -164,11 +181,11 @@ class Programs:
                 progress(i + 1, len(programs))
         for n_rows in self.batch_sizes():
             logits_BV = self._forward([], n_rows, 1)
-            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(len(logits_BV), np.int32))
         for n_rows, length in verified:
             logits_BTV = self._forward([], n_rows, length, all_logits=True)
-            drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
-            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
+            drafted_BK = np.zeros((len(logits_BTV), self.max_drafted), np.int32)
+            self._verify(logits_BTV, drafted_BK, np.zeros(len(logits_BTV), np.int32))
         jax.block_until_ready(self._cache)
 
     def _compile(self, program: Program) -> Callable[..., tuple[list[Tree], Array]]:
@@ -183,32 +200,50 @@ class Programs:
             self._cache = self._host_cache.copy(self._cache, copies)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        """Split rows into batches for `logits`, each of rows that are padded to one length.
+        """Split rows into batches for `logits`, the longest rows first.
 
-        A row with more than `max_tokens` new tokens becomes several batches, one after the other.
+        All pools run every batch, so that shorter rows fill what would be padding. A row with more
+        than `max_tokens` new tokens becomes several batches, one after the other.
         """
-        by_length: dict[int, list[Row]] = {}
+        queues: list[list[Row]] = [[] for _ in range(self.n_pools)]
         for row in rows:
             while row.n_new > self.max_tokens:
-                yield [replace(row, tokens=row.tokens[: self.max_tokens], draws=False)]
+                first = replace(row, tokens=row.tokens[: self.max_tokens], draws=False)
+                yield self.placed([first])
                 rest = row.tokens[self.max_tokens :]
                 row = replace(row, tokens=rest, past=row.past + self.max_tokens)
-            by_length.setdefault(self._length(row), []).append(row)
-        for length, same in by_length.items():
+            queues[row.pool].append(row)
+        for queue in queues:
+            queue.sort(key=self._length, reverse=True)
+        while any(queues):
+            length = max(self._length(row) for queue in queues for row in queue)
+            n_longest = max([self._length(row) for row in queue].count(length) for queue in queues)
             sizes = [n for n in self.batch_sizes() if n == 1 or self._is_compiled(n, length)]
-            for start in range(0, len(same), sizes[-1]):
-                yield same[start : start + sizes[-1]]
+            n_rows = next((n for n in sizes if n >= n_longest), sizes[-1])
+            yield self.placed([row for queue in queues for row in queue[:n_rows]])
+            queues = [queue[n_rows:] for queue in queues]
+
+    def placed(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows of a batch at their places in its arrays, which have equal parts for pools."""
+        n_rows = self._n_rows(rows)
+        n_taken = [0] * self.n_pools
+        placed = []
+        for row in rows:
+            placed.append(replace(row, place=row.pool * n_rows + n_taken[row.pool]))
+            n_taken[row.pool] += 1
+        return placed
 
     def logits(self, batch: Sequence[Row]) -> Array:
         """Run a forward pass over a batch of `batches`; return logits_BV of their last tokens.
 
-        B may be larger than the batch: the rest is padding.
+        Logits of a row are at its `place`; the rest of B is padding.
         """
-        return self._forward(batch, self._n_rows(batch), self._length(batch[0]))
+        return self._forward(batch, self._n_rows(batch), max(map(self._length, batch)))
 
     def _n_rows(self, batch: Sequence[Row]) -> int:
-        """The number of rows to which a batch is padded."""
-        return next(n for n in self.batch_sizes() if n >= len(batch))
+        """The number of rows to which each pool's part of a batch is padded."""
+        n_most = max(Counter(row.pool for row in batch).values())
+        return next(n for n in self.batch_sizes() if n >= n_most)
 
     def _length(self, row: Row) -> int:
         """The number of new tokens to which a row is padded."""
@@ -232,13 +267,15 @@ class Programs:
 
     def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
         """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
+        n_rows *= self.n_pools
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         is_from_slot_B = np.zeros(n_rows, bool)
         past_B = np.zeros(n_rows, np.int32)
         new_B = np.zeros(n_rows, np.int32)
         tables_BM = np.zeros((n_rows, self.table_width), np.int32)
-        for i, row in enumerate(rows):
+        for row in rows:
+            i = row.place
             tokens_BT[i, : len(row.tokens)] = row.tokens
             slot_B[i] = row.slot
             is_from_slot_B[i] = not row.tokens
@@ -256,16 +293,17 @@ class Programs:
         """
         n_rows, vocab = logits_BV.shape
         slot_B = np.full(n_rows, self.n_slots, np.int32)
-        for i, row in enumerate(batch):
+        for row in batch:
             if row.draws:
-                slot_B[i] = row.slot
+                slot_B[row.place] = row.slot
         requests = [row.live for row in batch]
+        places = [row.place for row in batch]
         self._last_token_S, drawn = self._draw(
             logits_BV,
             self._last_token_S,
             slot_B,
-            draw_of(requests, [row.length for row in batch], n_rows),
-            changes_of(requests, n_rows, vocab),
+            draw_of(requests, [row.length for row in batch], places, n_rows),
+            changes_of(requests, places, n_rows, vocab),
             n_top=_n_top(requests),
         )
         return drawn
@@ -273,23 +311,25 @@ class Programs:
     def verify(self, rows: Sequence[Row]) -> Verified:
         """Run a forward pass over rows of a token and its drafts, and draw the tokens after each.
 
-        At most `max_sequences` rows; their slots are not used.
+        At most `max_sequences` rows of a pool, which are `placed`; their slots are not used.
         """
-        n_rows = self._n_rows(rows)
-        logits_BTV = self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
+        length = 1 + self.max_drafted
+        logits_BTV = self._forward(rows, self._n_rows(rows), length, all_logits=True)
+        n_rows, _, vocab = logits_BTV.shape
         drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
         n_drafted_B = np.zeros(n_rows, np.int32)
-        for i, row in enumerate(rows):
+        for row in rows:
             drafted = row.tokens[1:]
-            drafted_BK[i, : len(drafted)] = drafted
-            n_drafted_B[i] = len(drafted)
+            drafted_BK[row.place, : len(drafted)] = drafted
+            n_drafted_B[row.place] = len(drafted)
         requests = [row.live for row in rows]
+        places = [row.place for row in rows]
         verified: Verified = self._verify(
             logits_BTV,
             drafted_BK,
             n_drafted_B,
-            draw_of(requests, [row.past + 1 for row in rows], n_rows),
-            changes_of(requests, n_rows, logits_BTV.shape[-1]),
+            draw_of(requests, [row.past + 1 for row in rows], places, n_rows),
+            changes_of(requests, places, n_rows, vocab),
             n_top=_n_top(requests),
         )
         return verified

@@ -12,6 +12,7 @@ from shardwise.simulate.engine import SimulatedEngine
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.metrics import RequestLog, SimulationResult
 from shardwise.simulate.request import Request, SequenceState
+from shardwise.simulate.routing import least_loaded
 from shardwise.simulate.times import PassTimes
 from shardwise.simulate.traffic import Traffic
 
@@ -89,7 +90,8 @@ class _RoutedPool:
             engine = self.engines[self._n_routed % len(self.engines)]
             self._n_routed += 1
             return engine
-        return min(self.engines, key=lambda engine: engine.outstanding(at_s))
+        outstanding = [engine.outstanding(at_s) for engine in self.engines]
+        return self.engines[least_loaded(outstanding)]
 
 
 class _EventLoop:

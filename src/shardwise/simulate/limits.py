@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
@@ -75,6 +75,16 @@ class Limits:
     def max_gain(self) -> int:
         """The most tokens that a sequence can gain in one pass."""
         return math.ceil(self.tokens_per_pass)
+
+    def of_pool(self, n_pools: int) -> Limits:
+        """The limits of each of `n_pools` pools of an engine, see `pooled`."""
+        return replace(
+            self,
+            n_blocks=self.n_blocks // n_pools,
+            n_host_blocks=self.n_host_blocks // n_pools,
+            max_sequences=int(ceil_div(self.max_sequences, n_pools)),
+            max_tokens=int(ceil_div(self.max_tokens, n_pools)),
+        )
 
     def blocks_for(self, request: Request) -> int:
         """The most blocks that a request can need.

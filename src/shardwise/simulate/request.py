@@ -72,12 +72,13 @@ class SequenceState:
         first_token_s: time of its first token; -1 before.
         hit_tokens: prompt tokens that were found in the prefix cache.
         kv_ready: whether another engine has computed the prompt and the first token.
+        pool: the pool of the engine that serves the sequence, see `pooled`.
     """
 
     __slots__ = (
         "block_keys", "cached_blocks", "context_base", "first_token_s", "generated", "hit_tokens",
-        "kv_ready", "n_blocks", "past", "preemptions", "prefill_target", "private_block_ids",
-        "request", "start_s", "ticket",
+        "kv_ready", "n_blocks", "past", "pool", "preemptions", "prefill_target",
+        "private_block_ids", "request", "start_s", "ticket",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,7 @@ class SequenceState:
         self.ticket = 0
         self.hit_tokens = 0
         self.preemptions = 0
+        self.pool = 0
         self.start_s = -1.0
         self.first_token_s = -1.0
 
