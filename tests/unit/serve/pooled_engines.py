@@ -1,0 +1,123 @@
+"""Engines whose sequences are distributed to pools of chips, held against a plain loop.
+
+`python -m tests.unit.runtime.scripts tests.unit.serve.pooled_engines NAMES` serves the same
+requests by each of these engines, with the cache of the first pool too small for its requests, and
+prints what came out as one JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.serve.drafts import NgramDrafter
+from shardwise.serve.programs import Programs
+from shardwise.serve.request import Generation, Sampling
+from shardwise.strategy.mesh import Mesh
+from tests.unit.runtime.expert_cases import MODELS
+from tests.unit.runtime.paged_cases import FP32, Case
+from tests.unit.runtime.paged_cases import engine as engine_of
+from tests.unit.serve.engines import Greedy, generate, running
+
+CONTEXT, BLOCK_TOKENS, SEQUENCES, TOKENS, NEW = 48, 4, 2, 16, 10
+BLOCKS = 17  # of a pool: for one long sequence and a short one
+LONG, SHORT = 30, 5
+DRAFTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """An engine by its model and layout, and whether it drafts."""
+
+    case: Case
+    drafts: bool = False
+
+
+CASES = {
+    "experts 2, tensor 2": Pooled((MODELS["mixtral"], Mesh(expert=2, tensor=2), "copied", FP32)),
+    "experts 4": Pooled((MODELS["mixtral"], Mesh(expert=4), "copied", FP32)),
+    "experts 8": Pooled((MODELS["gpt-oss"], Mesh(expert=8), "copied", FP32)),
+    "experts 2, shared heads": Pooled(
+        (MODELS["mixtral"], Mesh(expert=2, tensor=4), "sequence", FP32)
+    ),
+    "latents, experts 4": Pooled((MODELS["deepseek"], Mesh(expert=4), "copied", FP32)),
+    "latents, experts 2, tensor 4": Pooled(
+        (MODELS["deepseek"], Mesh(expert=2, tensor=4), "sequence", FP32)
+    ),
+    "experts 2, drafts": Pooled((MODELS["mixtral"], Mesh(expert=2), "copied", FP32), drafts=True),
+}
+
+
+class OneSize(Programs):
+    """Programs of one number of rows and few lengths, which are compiled in less time."""
+
+    def batch_sizes(self) -> list[int]:
+        return [self.max_sequences]
+
+
+def prompts(config: ModelConfig, n_pools: int) -> list[list[int]]:
+    """Long prompts for the first pool and short ones for the others, by requests in turns."""
+    random = np.random.default_rng(0)
+    lengths = [LONG if i % n_pools == 0 else SHORT + i for i in range(2 * n_pools)]
+    return [random.integers(0, config.vocab, n).tolist() for n in lengths]
+
+
+def served(one: Pooled) -> dict[str, Any]:
+    """The outputs of an engine with their texts by a plain loop, and its counts."""
+    config = one.case[0]
+    state = engine_of(one.case)
+    n_pools = state.n_pools
+    weights = init_weights(describe(config), jax.random.key(1), jnp.float32)
+    compiled = OneSize(
+        forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
+        weights=jax.device_put(weights, jax.tree.map(lambda x: x.sharding, state.weight_shapes())),
+        max_sequences=SEQUENCES,
+        max_tokens=SEQUENCES * TOKENS,
+        max_context=CONTEXT,
+        max_drafted=DRAFTED if one.drafts else 0,
+        n_host_blocks=n_pools,
+    )
+    plain = Greedy(config, weights, CONTEXT)
+    texts = prompts(config, n_pools)
+    requests = [
+        Generation(id=str(i), prompt=tuple(text), max_tokens=NEW, sampling=Sampling(temperature=0))
+        for i, text in enumerate(texts)
+    ]
+    limits = {
+        "n_blocks": BLOCKS * n_pools,
+        "block_tokens": BLOCK_TOKENS,
+        "max_sequences": SEQUENCES * n_pools,
+        "max_tokens": TOKENS * n_pools,
+        "n_host_blocks": n_pools,
+        "watermark": 0.0,
+        "tokens_per_pass": 1 + compiled.max_drafted,
+    }
+    with running(compiled, NgramDrafter() if one.drafts else None, **limits) as engine:
+        outputs = generate(engine, requests)
+        longer = texts[1] + outputs[1].ids + [3, 1]
+        again = Generation(
+            id="again", prompt=tuple(longer), max_tokens=4, sampling=Sampling(temperature=0)
+        )
+        outputs += generate(engine, [again])
+        pools = engine._scheduler.pools
+    texts.append(longer)
+    return {
+        "ids": [output.ids for output in outputs],
+        "plain": [plain.continuation(t, len(o.ids)) for t, o in zip(texts, outputs, strict=True)],
+        "cached": outputs[-1].tokens[0].cached,
+        "preemptions": [pool.preemptions for pool in pools],
+        "used": [pool.blocks.used for pool in pools],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: served(CASES[name]) for name in sys.argv[1:] or CASES}))

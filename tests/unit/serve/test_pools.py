@@ -1,0 +1,32 @@
+"""Engines with pools generate what a plain loop does; what happens in one pool stays there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.scripts import answer, rows, selected
+from tests.unit.serve.pooled_engines import BLOCK_TOKENS, CASES, NEW, SHORT
+
+QUICK = {"experts 2, tensor 2"}
+SCRIPT = "tests.unit.serve.pooled_engines"
+
+
+@pytest.fixture(scope="module")
+def runs(root: Path, request: pytest.FixtureRequest) -> Any:
+    return answer(root, SCRIPT, *selected(request))
+
+
+@pytest.mark.parametrize("name", rows(CASES, QUICK))
+def test_outputs_are_those_of_a_plain_loop(runs: Any, name: str) -> None:
+    run = runs[name]
+    mesh = CASES[name].case[1]
+    assert run["ids"] == run["plain"]
+    assert [len(ids) for ids in run["ids"]] == [NEW] * (2 * mesh.expert) + [4]
+    assert run["preemptions"][0] > 0
+    assert run["preemptions"][1:] == run["used"][1:] == [0] * (mesh.expert - 1)
+    assert run["used"][0] == 0
+    # The last token was never written.
+    assert run["cached"] == (SHORT + 1 + NEW - 1) // BLOCK_TOKENS * BLOCK_TOKENS
