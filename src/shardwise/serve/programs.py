@@ -103,7 +103,7 @@ class Programs:
     def __post_init__(self) -> None:
         shardings = None
         if not self.forward.by_layer:
-            shardings = jax.tree.map(lambda x: x.sharding, self.forward.cache_shapes())
+            shardings = self.forward.cache_formats()
         self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
@@ -117,6 +117,7 @@ class Programs:
             functools.partial(_run, self.forward),
             static_argnames="all_logits",
             donate_argnums=(1,),
+            out_shardings=(shardings, None),
             compiler_options=self._compiler_options,
         )
         self._draw = jax.jit(

@@ -44,6 +44,8 @@ class LayerSettings:
         seq: number of tokens of a sequence.
         capacity_factor: capacity factor of experts, see `routing.capacity`.
         ragged_dispatch: whether to use `experts.ragged` if there is no capacity factor.
+        is_token_BT: which of the chip's tokens are no padding. If it is given, chips with other
+            experts gather all tokens, see `experts.gathered`; otherwise they exchange them.
         use_collective_matmul: whether transfers over `tensor` overlap with products, see
             `collective_matmul`.
     """
@@ -54,6 +56,7 @@ class LayerSettings:
     seq: int
     capacity_factor: float | None = None
     ragged_dispatch: bool = False
+    is_token_BT: Array | None = None
     use_collective_matmul: bool = False
 
     def block(
@@ -171,6 +174,7 @@ def _ffn_block(settings: LayerSettings, layer: Layer, x_BTD: Array, block: Block
             n_BTD,
             settings.capacity_factor,
             ragged_dispatch=settings.ragged_dispatch,
+            is_token_BT=settings.is_token_BT,
         )
     elif isinstance(layer.ffn, Mlp):
         n_BTD = checkpoint_name(block.move_input(n_BTD, "mlp.up"), "ffn_input")

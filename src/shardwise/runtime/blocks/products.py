@@ -50,6 +50,23 @@ class Precision:
     narrow: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class OfStack:
+    """The weight of one layer in the array of a stack, read where it is used.
+
+    A loop around a product reads it from memory there; a slice made before would be a copy.
+    """
+
+    stacked: Any
+    index: Array
+
+    def read(self) -> Any:
+        """The weight."""
+        return jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, self.index, keepdims=False), self.stacked
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class BlockProducts:
     """The products of one block, with the collectives that a plan counts.
@@ -148,12 +165,15 @@ class BlockProducts:
                 array = self.table.apply(move, array)
         return array
 
-    def _fetched(self, w: Array | Scaled | Grouped | Rows, moves: tuple[Move, ...]) -> Any:
+    def _fetched(
+        self, w: Array | Scaled | Grouped | Rows | OfStack, moves: tuple[Move, ...]
+    ) -> Any:
         """A weight without an accumulator, cast and moved; `Scaled` and `Rows` stay as they are.
 
         A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
         groups have different scales, so that it cannot be multiplied as it is.
         """
+        w = w.read() if isinstance(w, OfStack) else w
         if isinstance(w, Scaled | Rows):
             return w
         if isinstance(w, Grouped):

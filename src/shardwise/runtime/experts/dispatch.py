@@ -76,9 +76,22 @@ def expert_layout(table: Table) -> ExpertLayout:
     return ExpertLayout(table, expert.get("E", ()), "F" in expert, splits_residual)
 
 
-@dataclass(frozen=True, slots=True)
-class PaddedDispatch:
-    """Dispatch with arrays [E, C, ..]: all experts have equally many slots, some of them empty.
+class EqualSlots:
+    """Products of copies [E, C, ..]: all experts have equally many slots, some of them empty."""
+
+    def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
+        """Multiply the copies that each expert received by the expert's matrix."""
+        sums = sum_dtype(x_ECI.dtype)
+        return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ, preferred_element_type=sums)
+
+    def expand(self, b_EJ: Array) -> Array:
+        """Broadcast one row per expert to all copies that the expert received."""
+        return b_EJ[:, None]
+
+
+@dataclass(frozen=True)
+class PaddedDispatch(EqualSlots):
+    """Dispatch with arrays [E, C, ..], of as many slots for each expert.
 
     Args:
         layout: layout of the experts.
@@ -108,15 +121,6 @@ class PaddedDispatch:
         if self.layout.expert_roles:
             y_ECD = lax.all_to_all(y_ECD, axes, split_axis=1, concat_axis=0, tiled=True)
         return y_ECD.reshape(-1, y_ECD.shape[-1])
-
-    def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
-        """Multiply the copies that each expert received by the expert's matrix."""
-        sums = sum_dtype(x_ECI.dtype)
-        return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ, preferred_element_type=sums)
-
-    def expand(self, b_EJ: Array) -> Array:
-        """Broadcast one row per expert to all copies that the expert received."""
-        return b_EJ[:, None]
 
 
 def padded_dispatch(

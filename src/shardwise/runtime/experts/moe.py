@@ -8,6 +8,7 @@ width.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -21,11 +22,13 @@ from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.dispatch import (
     TENSOR,
+    EqualSlots,
     ExpertLayout,
     PaddedDispatch,
     expert_layout,
     padded_dispatch,
 )
+from shardwise.runtime.experts.gathered import gathered_experts
 from shardwise.runtime.experts.ragged import RaggedDispatch
 from shardwise.runtime.experts.ragged import ragged_dispatch as dispatch_ragged
 from shardwise.runtime.layout.sharding import gather
@@ -33,6 +36,7 @@ from shardwise.runtime.weights.quantized import Scaled, quantize
 
 Array = jax.Array
 Dispatch = PaddedDispatch | RaggedDispatch
+Products = EqualSlots | RaggedDispatch
 
 
 def moe(
@@ -42,6 +46,7 @@ def moe(
     factor: float | None,
     *,
     ragged_dispatch: bool = False,
+    is_token_BT: Array | None = None,
 ) -> Array:
     """Output of the block, in the layout of the residual.
 
@@ -50,6 +55,7 @@ def moe(
         n_BTD: normalized input, in the layout of the residual.
         factor: capacity factor, see `routing.capacity`.
         ragged_dispatch: whether to use `RaggedDispatch` if there is no capacity factor.
+        is_token_BT: see `LayerSettings`.
     """
     layout = expert_layout(block.table)
     gathered_BTD = n_BTD
@@ -63,13 +69,19 @@ def moe(
         x_BTD = layout.table.slice(x_BTD, TENSOR, 1)
     x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
     weights_NK, experts_NK = _route(m, block, x_ND)
-    dispatch: Dispatch
-    with jax.named_scope("moe.router"):
-        if ragged_dispatch and factor is None:
-            dispatch = dispatch_ragged(m, layout, experts_NK)
-        else:
-            dispatch = padded_dispatch(m, layout, experts_NK, factor)
-    y_BTD = _routed_experts(m, block, dispatch, x_ND, weights_NK).reshape(x_BTD.shape)
+    if is_token_BT is not None and layout.expert_roles:
+        experts_NK = jnp.where(is_token_BT.reshape(-1, 1), experts_NK, m.n_experts)
+        compute = functools.partial(_experts, m, block, EqualSlots())
+        y_ND = gathered_experts(m, layout, x_ND, weights_NK, experts_NK, compute)
+    elif ragged_dispatch and factor is None:
+        with jax.named_scope("moe.router"):
+            ragged = dispatch_ragged(m, layout, experts_NK)
+        y_ND = _routed_experts(m, block, ragged, x_ND, weights_NK)
+    else:
+        with jax.named_scope("moe.router"):
+            padded = padded_dispatch(m, layout, experts_NK, factor)
+        y_ND = _routed_experts(m, block, padded, x_ND, weights_NK)
+    y_BTD = y_ND.reshape(x_BTD.shape)
     if m.d_ff_shared:
         _shared_experts(m, block, gathered_BTD)
     if layout.sends_residual_tokens:  # y_BTD is reduced already, in the layout of the residual
@@ -121,7 +133,7 @@ def _routed_experts(
 
 
 def _experts(
-    m: Moe, block: BlockProducts, dispatch: Dispatch, x_RD: Array, weights_R1: Array
+    m: Moe, block: BlockProducts, dispatch: Products, x_RD: Array, weights_R1: Array
 ) -> Array:
     """Outputs of the chip's experts for the copies of tokens that they received.
 
@@ -157,7 +169,7 @@ def _experts(
     return y_RD + bias_RD * weights_R1
 
 
-def _scaled_product(dispatch: Dispatch, x_RI: Array, w_EIJ: Scaled, narrow: Any) -> Array:
+def _scaled_product(dispatch: Products, x_RI: Array, w_EIJ: Scaled, narrow: Any) -> Array:
     """Multiply copies by quantized matrices; see `quantized.product`."""
     scale_RJ = dispatch.expand(w_EIJ.scale)
     if narrow is None:

@@ -96,6 +96,11 @@ class EngineState:
         return self.table.mesh.size(self._row_roles)
 
     @property
+    def gathers_tokens(self) -> bool:
+        """Whether chips with other experts gather all tokens, see `experts.gathered`."""
+        return self.layout.sizes["expert"] > 1
+
+    @property
     def activation_dtype(self) -> Any:
         """The dtype of activations, embedding, head and norms."""
         compute = dtype(self.job.compute)
@@ -120,9 +125,7 @@ class EngineState:
             table=self.table,
             precision=precision,
             seq=seq,
-            # TPU v5e has no AllToAll of unequal sizes.
-            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS
-            and self.layout.sizes["expert"] == 1,
+            ragged_dispatch=self.table.mesh.platform in ragged.PLATFORMS,
         )
 
     @functools.cached_property

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, ModelConfig, stack
@@ -21,6 +22,7 @@ from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import LayerSettings, run_layer
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.blocks.paged_attention import PagedAttention
+from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
@@ -122,6 +124,21 @@ class PagedForward:
         shapes = self.engine.sharded(jax.eval_shape(self.init_cache), self.cache_specs())
         return shapes
 
+    def cache_formats(self) -> list[Any]:
+        """Memory layouts of the cache, or only its shardings.
+
+        On TPUs slots and width are the last two dims also in memory, as the kernels need them: with
+        a width that is no multiple of a tile, the default would be the order that pads least.
+        """
+
+        def format_of(x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
+            if self.engine.table.mesh.platform != "tpu":
+                return x.sharding
+            return Format(Layout(tuple(range(x.ndim))), x.sharding)
+
+        formats: list[Any] = jax.tree.map(format_of, self.cache_shapes())
+        return formats
+
     def batch_shapes(
         self, n: int, n_tokens: int, n_blocks: int
     ) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -194,7 +211,8 @@ class PagedForward:
     ) -> tuple[list[Tree], Array]:
         """Run the pass on the shards of one chip, inside `shard_map`."""
         engine = self.engine
-        settings = engine.settings(engine.job.context)
+        is_token_BT = jnp.arange(tokens_BT.shape[1]) < tokens.new_B[:, None]
+        settings = replace(engine.settings(engine.job.context), is_token_BT=is_token_BT)
         outer = without_accumulators(weights["outer"])
         core = self._core(tokens, {}, jnp.zeros((), jnp.int32))
         x_BTD = embed(settings, core, tokens_BT, outer, {})
@@ -231,24 +249,29 @@ class PagedForward:
             stacks = slice(start, start + len(segment.kinds))
             start = stacks.stop
             period = [config.groups[kind].layer for kind in segment.kinds]
+            sliced, whole = self._by_slicing(stacks, layers)
 
             def run_period(
                 carry: tuple[Array, list[Tree]],
                 xs: tuple[Array, list[Tree]],
                 period: list[Any] = period,
+                whole: list[Tree] = whole,
             ) -> tuple[tuple[Array, list[Tree]], None]:
                 x_BTD, caches = carry
                 index, weights = xs
                 written = []
-                for layer, layer_weights, layer_cache in zip(period, weights, caches, strict=True):
+                for layer, layer_weights, stacked, layer_cache in zip(
+                    period, weights, whole, caches, strict=True
+                ):
                     core = self._core(tokens, layer_cache, index)
-                    pairs = without_accumulators(layer_weights)
+                    of_stack = {name: OfStack(w, index) for name, w in stacked.items()}
+                    pairs = without_accumulators(layer_weights | of_stack)
                     x_BTD = run_layer(settings, layer, core, x_BTD, pairs, {})
                     written.append(core.cache)
                 return (x_BTD, written), None
 
             if not self.by_layer:
-                xs = (jnp.arange(segment.repeats), layers[stacks])
+                xs = (jnp.arange(segment.repeats), sliced)
                 (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
                 continue
             cache[stacks] = [list(stack_caches) for stack_caches in cache[stacks]]
@@ -261,6 +284,19 @@ class PagedForward:
                 for stack_caches, layer_cache in zip(cache[stacks], caches, strict=True):
                     stack_caches[i] = layer_cache
         return x_BTD, cache
+
+    def _by_slicing(self, stacks: slice, layers: list[Any]) -> tuple[list[Any], list[Tree]]:
+        """Weights of stacks that a scan slices, and matrices of experts, which rounds read."""
+        if self.by_layer or not self.engine.gathers_tokens:
+            return layers[stacks], [{} for _ in layers[stacks]]
+        dims = self.engine.contracted_dims["layers"][stacks]
+        infos = self.engine.infos["layers"][stacks]
+        sliced, whole = [], []
+        for stack_dims, stack_infos, weights in zip(dims, infos, layers[stacks], strict=True):
+            names = {n for n in weights if stack_dims[n] and "E" in stack_infos[n].weight.dims}
+            sliced.append({n: w for n, w in weights.items() if n not in names})
+            whole.append({n: w for n, w in weights.items() if n in names})
+        return sliced, whole
 
 
 def block_tokens(engine: EngineState) -> int:

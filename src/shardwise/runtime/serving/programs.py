@@ -36,15 +36,15 @@ def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
     deployment = _deployment(plan)
     job = deployment.job
     engine = engine_state(deployment.server, deployment.batch, devices)
-    rows = (deployment.batch, 1 + job.drafted)
+    rows = (int(ceil_div(deployment.batch, engine.layout.sizes["expert"])), 1 + job.drafted)
     return _program("decode step", engine, rows, job.context, deployment.batch)
 
 
 def prefill_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
-    """Build a prefill step of a plan: a chunk with all tokens of one prompt per engine.
+    """Build a prefill step of a plan: a chunk with all tokens of a prompt, in each pool of engines.
 
-    Its cache is for one sequence if prefill has engines of its own, otherwise for the batch of the
-    decode step.
+    Its cache is for one sequence of a pool if prefill has engines of its own, otherwise for the
+    batch of the decode step.
 
     Args:
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
@@ -64,22 +64,23 @@ def _program(
     """A pass whose weights have the memory layouts of `engine.formats`.
 
     Args:
-        rows: number of sequences of an engine, and of new tokens of each. Groups of chips that
-            distribute the sequences of an engine share the tokens of a single one.
+        rows: number of sequences of a pool, and of new tokens of each.
         length: tokens of each sequence after the pass.
-        held: number of sequences for which the cache has room.
+        held: number of sequences for which the cache of an engine has room.
     """
     block = block_tokens(engine)
-    n_groups = engine.n_pools // engine.layout.sizes["data"]
-    n_blocks = int(ceil_div(held, n_groups)) * int(ceil_div(engine.job.context, block))
+    of_pool = int(ceil_div(held, engine.layout.sizes["expert"]))
+    n_blocks = of_pool * int(ceil_div(engine.job.context, block))
     forward = PagedForward(engine=engine, n_blocks=n_blocks, block_tokens=block)
-    n, n_tokens = rows
-    n_tokens = n_tokens if n > 1 else int(ceil_div(n_tokens, n_groups))
-    n = int(ceil_div(n, n_groups))
-    batch = forward.batch_shapes(n, n_tokens, int(ceil_div(length, block)))
+    batch = forward.batch_shapes(*rows, int(ceil_div(length, block)))
     args = (engine.weight_shapes(), forward.cache_shapes(), *batch)
-    formats = (engine.formats(), *(None for _ in args[1:]))
-    fn = jax.jit(forward.function(), donate_argnums=(1,), in_shardings=formats)
+    cache_formats = forward.cache_formats()
+    fn = jax.jit(
+        forward.function(),
+        donate_argnums=(1,),
+        in_shardings=(engine.formats(), cache_formats, *(None for _ in batch)),
+        out_shardings=(cache_formats, None),
+    )
     return Program(name=name, fn=fn, args=args, mesh=engine.table.mesh.jax_mesh, donate=(1,))
 
 
