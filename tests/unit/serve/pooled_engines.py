@@ -9,29 +9,42 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import shardwise as sw
 from shardwise.models import ModelConfig
+from shardwise.runtime import devices
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.serve import launch
 from shardwise.serve.drafts import NgramDrafter
+from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.model_files import find_model
 from shardwise.serve.programs import Programs
 from shardwise.serve.request import Generation, Sampling
 from shardwise.strategy.mesh import Mesh
+from shardwise.workload import Serve
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.paged_cases import FP32, Case
 from tests.unit.runtime.paged_cases import engine as engine_of
 from tests.unit.serve.engines import Greedy, generate, running
+from tests.unit.serve.model_files.tiny import write_folder
 
 CONTEXT, BLOCK_TOKENS, SEQUENCES, TOKENS, NEW = 48, 4, 2, 16, 10
 BLOCKS = 17  # of a pool: for one long sequence and a short one
 LONG, SHORT = 30, 5
 DRAFTED = 2
+PLAN = "a plan"  # that is launched
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,12 @@ def prompts(config: ModelConfig, n_pools: int) -> list[list[int]]:
     return [random.integers(0, config.vocab, n).tolist() for n in lengths]
 
 
+def greedy(index: int, text: list[int]) -> Generation:
+    return Generation(
+        id=str(index), prompt=tuple(text), max_tokens=NEW, sampling=Sampling(temperature=0)
+    )
+
+
 def served(one: Pooled) -> dict[str, Any]:
     """The outputs of an engine with their texts by a plain loop, and its counts."""
     config = one.case[0]
@@ -104,10 +123,7 @@ def served(one: Pooled) -> dict[str, Any]:
     with running(compiled, NgramDrafter() if one.drafts else None, **limits) as engine:
         outputs = generate(engine, requests)
         longer = texts[1] + outputs[1].ids + [3, 1]
-        again = Generation(
-            id="again", prompt=tuple(longer), max_tokens=4, sampling=Sampling(temperature=0)
-        )
-        outputs += generate(engine, [again])
+        outputs += generate(engine, [replace(greedy(len(texts), longer), max_tokens=4)])
         pools = engine._scheduler.pools
     texts.append(longer)
     return {
@@ -119,5 +135,42 @@ def served(one: Pooled) -> dict[str, Any]:
     }
 
 
+def served_plan() -> dict[str, Any]:
+    """Outputs of a launched plan with experts over chips, in fp32 on devices of this CPU."""
+    planned = launch._planned
+    devices.devices_for = lambda *_: np.array(jax.devices()).reshape(1, 8)
+
+    def in_fp32(plan: Any, options: EngineOptions) -> Any:
+        state = planned(plan, options)
+        return replace(state, job=replace(state.job, compute="fp32"))
+
+    launch._planned = in_fp32
+    with TemporaryDirectory() as folder:
+        model = find_model(str(write_folder(Path(folder), **MIXTRAL)))
+        plan = sw.plan(
+            model.config,
+            sw.hardware("h100:8"),
+            Serve(context=CONTEXT, batch=6, weights="fp32", kv="fp32"),
+            {"expert": 4, "tensor": 2},
+        )
+        options = EngineOptions(context=CONTEXT, pass_tokens=4 * TOKENS)
+        with launched(model, options, plan) as engine:
+            texts = prompts(model.config, 4)
+            outputs = generate(engine, [greedy(i, text) for i, text in enumerate(texts)])
+            limits = engine._scheduler.limits
+            blocks = engine.stats().blocks
+        table = Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1])))
+        plain = Greedy(model.config, model.weights.load(table, jnp.float32), CONTEXT)
+    return {
+        "ids": [output.ids for output in outputs],
+        "plain": [plain.continuation(t, NEW) for t in texts],
+        "limits": [limits.max_sequences, limits.max_tokens, limits.n_blocks],
+        "blocks": blocks,
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps({name: served(CASES[name]) for name in sys.argv[1:] or CASES}))
+    runs = {name: served(CASES[name]) for name in sys.argv[1:] if name in CASES}
+    if PLAN in sys.argv:
+        runs[PLAN] = served_plan()
+    print(json.dumps(runs))

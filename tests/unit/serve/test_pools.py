@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.scripts import answer, rows, selected
-from tests.unit.serve.pooled_engines import BLOCK_TOKENS, CASES, NEW, SHORT
+from tests.unit.serve.pooled_engines import BLOCK_TOKENS, CASES, NEW, PLAN, SHORT, TOKENS
 
 QUICK = {"experts 2, tensor 2"}
 SCRIPT = "tests.unit.serve.pooled_engines"
@@ -30,3 +30,12 @@ def test_outputs_are_those_of_a_plain_loop(runs: Any, name: str) -> None:
     assert run["used"][0] == 0
     # The last token was never written.
     assert run["cached"] == (SHORT + 1 + NEW - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+@pytest.mark.oracle
+def test_a_plan_is_served_by_its_pools(root: Path) -> None:
+    run = answer(root, SCRIPT, PLAN)[PLAN]
+    assert run["ids"] == run["plain"]
+    of_pool = -(-6 // 4)  # sequences
+    assert run["limits"][:2] == [of_pool, TOKENS]
+    assert run["blocks"] == 4 * run["limits"][2]
