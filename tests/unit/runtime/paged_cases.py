@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -80,6 +81,16 @@ LAYOUTS: dict[str, Case] = {
         FP32,
     ),
     "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
+    "2D": (DENSE, Mesh(fsdp=4, tensor=2), "copied", FP32),
+    "2D, sequence": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32),
+    "2D alone": (DENSE, Mesh(fsdp=2), "copied", FP32),
+    "2D latents": (MODELS["deepseek"], Mesh(fsdp=2, tensor=2), "sequence", FP32),
+    "2D experts": (MODELS["gpt-oss"], Mesh(fsdp=2, tensor=2), "copied", FP32),
+    "2D experts 2": (MODELS["mixtral"], Mesh(fsdp=2, expert=2, tensor=2), "copied", FP32),
+    **{
+        f"2D {name}": (replace(CASES[name], vocab=92), Mesh(fsdp=2, tensor=2), "copied", FP32)
+        for name in ("gpt2", "falcon, ALiBi", "olmo")
+    },
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),
@@ -119,7 +130,8 @@ def engine(case: Case, group: int | None = None) -> EngineState:
         group: elements of a group of weights; None for weights without groups.
     """
     config, mesh, kv, dtypes = case
-    layout = ServeLayout(mesh=mesh, kv=kv)
+    weights = "2d" if mesh.fsdp > 1 else "stationary"
+    layout = ServeLayout(mesh=mesh, kv=kv, weights=weights)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
     table = engine_table(layout, on)
