@@ -9,7 +9,7 @@ width, F feed-forward width, V vocabulary, E experts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,22 +136,18 @@ class BlockProducts:
         """The weight of a term, cast and gathered for its product."""
         program = self.program(name)
         weight_name = program.einsum.right.name
-        moves = _moves_of(program.before, weight_name)
+        summed = set(program.einsum.contracting) - set(program.einsum.chosen)
         with jax.named_scope(name):
-            array, _ = self.weights[weight_name]
-            if isinstance(array, Scaled):
-                return self._moved(array, moves, program.einsum)
-            return self.weight(weight_name, moves)
+            return self.weight(weight_name, _moves_of(program.before, weight_name), summed)
 
-    def _moved(self, w: Scaled, moves: tuple[Move, ...], einsum: Einsum) -> Scaled:
+    def _moved(self, w: Scaled, moves: tuple[Move, ...], summed: Collection[str]) -> Scaled:
         """A quantized weight after collectives, its scales where they have the dims that change."""
-        shared = set(einsum.contracting) - set(einsum.chosen)
         values, scale = w
         for move in moves:
             values = self.table.apply(move, values)
             arrays = []
             for array in (move.before, move.after):
-                dims = tuple(dim for dim in array.dims if dim.name not in shared)
+                dims = tuple(dim for dim in array.dims if dim.name not in summed)
                 arrays.append(replace(array, dims=dims))
             if arrays[0] != arrays[1]:
                 scale = self.table.apply(Move(move.kind, move.axes, *arrays), scale)
@@ -161,11 +157,15 @@ class BlockProducts:
         """An array that is stored with the weights but has no gradient."""
         return jax.lax.stop_gradient(self.weights[name][0])
 
-    def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Any:
-        """A weight in the dtype of products, after the collectives `moves`."""
+    def weight(self, name: str, moves: tuple[Move, ...] = (), summed: Collection[str] = ()) -> Any:
+        """A weight in the dtype of products, after the collectives `moves`.
+
+        Args:
+            summed: dims that its product sums, which a `Scaled` weight's scales do not have.
+        """
         array, accumulator = self.weights[name]
         if accumulator is None:
-            return self._fetched(array, moves)
+            return self._fetched(array, moves, summed)
         gathers = tuple(move for move in moves if move.kind == "all_gather")
         array = self._gathered(array, accumulator, gathers, self.partitions[name])
         for move in moves:
@@ -173,7 +173,9 @@ class BlockProducts:
                 array = self.table.apply(move, array)
         return array
 
-    def _fetched(self, w: Array | Grouped | Rows, moves: tuple[Move, ...]) -> Any:
+    def _fetched(
+        self, w: Array | Scaled | Grouped | Rows, moves: tuple[Move, ...], summed: Collection[str]
+    ) -> Any:
         """A weight without an accumulator, cast and moved; `Rows` stay as they are.
 
         A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
@@ -181,6 +183,8 @@ class BlockProducts:
         """
         if isinstance(w, Rows):
             return w
+        if isinstance(w, Scaled):
+            return self._moved(w, moves, summed)
         if isinstance(w, Grouped):
             array = dequantized(w, self.precision.compute)
         else:
