@@ -63,7 +63,7 @@ UNROUTED = ModelConfig(
 PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
 
 
-def _even(config: ModelConfig) -> ModelConfig:
+def even(config: ModelConfig) -> ModelConfig:
     """The model with a vocabulary that two chips can share."""
     return replace(config, vocab=92)
 
@@ -104,12 +104,12 @@ LAYOUTS: dict[str, Case] = {
     "2D experts": (MODELS["gpt-oss"], Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
     "2D experts 2": (MODELS["mixtral"], Mesh(fsdp=2, expert=2, tensor=2), "copied", FP32, "2d"),
     **{
-        f"2D {name}": (_even(CASES[name]), Mesh(fsdp=2, tensor=2), "copied", FP32, "2d")
+        f"2D {name}": (even(CASES[name]), Mesh(fsdp=2, tensor=2), "copied", FP32, "2d")
         for name in ("gpt2", "falcon, ALiBi", "odd")
     },
     "gathered": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32, "gathered"),
     "gathered latents": (MODELS["deepseek"], Mesh(fsdp=2), "copied", FP32, "gathered"),
-    "gathered gpt2": (_even(CASES["gpt2"]), Mesh(fsdp=2, tensor=2), "copied", FP32, "gathered"),
+    "gathered gpt2": (even(CASES["gpt2"]), Mesh(fsdp=2, tensor=2), "copied", FP32, "gathered"),
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),

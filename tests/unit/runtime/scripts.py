@@ -23,10 +23,15 @@ FLAGS = f"--xla_force_host_platform_device_count=8 {LEAST_COMPILE_TIME}"
 
 
 def answer(root: Path, script: str, *words: str) -> Any:
-    """The JSON document that `python -m tests.unit.runtime.SCRIPT WORDS` prints last."""
+    """The JSON document that `python -m SCRIPT WORDS` prints last.
+
+    Args:
+        script: a module here, or one with its packages.
+    """
+    module = script if "." in script else f"tests.unit.runtime.{script}"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.unit.runtime.{script}", *words],
+        [sys.executable, "-m", module, *words],
         cwd=root,
         env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,

@@ -126,13 +126,16 @@ def generate(engine: InferenceEngine, generations: Iterable[Generation]) -> list
 class Greedy:
     """Continuations by forward passes over whole sequences."""
 
-    def __init__(self) -> None:
-        self._logits = jax.jit(logits(MODEL, one_device(), CONTEXT, jnp.float32))
-        self._weights = random_weights()
+    def __init__(
+        self, config: ModelConfig = MODEL, weights: Tree | None = None, context: int = CONTEXT
+    ) -> None:
+        self._logits = jax.jit(logits(config, one_device(), context, jnp.float32))
+        self._weights = weights or random_weights()
+        self._context = context
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [T,V] of a sequence."""
-        padded = np.zeros((1, CONTEXT), np.int32)
+        padded = np.zeros((1, self._context), np.int32)
         padded[0, : len(tokens)] = tokens
         return np.asarray(self._logits(self._weights, padded))[0, : len(tokens)]
 
