@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,32 @@ def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "the decode step of" in told
     assert "the prefill step of" in told
     assert "HBM traffic" in told
+
+
+@needs_tpu
+@pytest.mark.oracle
+def test_2d_weights_send_what_is_planned() -> None:
+    model = sw.ModelConfig.dense(
+        n_layers=2, d_model=2048, d_ff=4096, n_heads=16, n_kv_heads=4, vocab=8192
+    )
+    fixed = {"fsdp": 2, "tensor": 2, "weights": "2d"}
+    plan = sw.plan(model, sw.hardware("v5e:2x2"), replace(JOB, batch=64), fixed, peak=True)
+    verdict = sw.check(plan, cache=False)
+    for found in (verdict.decode, verdict.prefill):
+        assert (found.fits, found.sends_as_planned) == (True, True)
+        rows = {(row.role, row.kind): row for row in found.collectives}
+        for key in (("tensor", "all_gather"), ("tensor", "reduce_scatter"), ("fsdp", "all_reduce")):
+            assert rows[key].planned_bytes > 0
+            assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.02)
+
+
+def test_a_width_that_2d_weights_do_not_divide_is_refused() -> None:
+    model = sw.ModelConfig.dense(
+        n_layers=2, d_model=514, d_ff=1024, n_heads=4, n_kv_heads=2, d_head=128, vocab=2048
+    )
+    plan = planned(model, fsdp=2, tensor=2, weights="2d")
+    with pytest.raises(BadInput, match=r"d_model 514 over fsdp 2 x tensor 2: .* does not yet"):
+        sw.check(plan, cache=False)
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:

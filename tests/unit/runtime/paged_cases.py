@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,7 +22,13 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
-from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.descriptions import (
+    ArrayInfo,
+    Tree,
+    describe,
+    init_weights,
+    map_infos,
+)
 from shardwise.runtime.weights.quantized import Grouped, dequantized
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
@@ -55,7 +62,17 @@ UNROUTED = ModelConfig(
 # New tokens of each sequence in each pass.
 PASSES = ((7, 10, 1), (4, 10, 3), (1, 1, 1), (1, 1, 1), (8, 0, 8), (1, 1, 8))
 
-Case = tuple[ModelConfig, Mesh, str, dict[str, str]]
+
+def even(config: ModelConfig) -> ModelConfig:
+    """The model with a vocabulary that two chips can share."""
+    return replace(config, vocab=92)
+
+
+# With the layout of weights, if that is not "stationary".
+Case = (
+    tuple[ModelConfig, Mesh, str, dict[str, str]]
+    | tuple[ModelConfig, Mesh, str, dict[str, str], str]
+)
 # Between them every way in which attention and feed-forward layers differ.
 DIFFERENT = (
     "mistral", "gemma3", "odd", "phi3", "gpt2", "falcon, ALiBi", "granite",
@@ -80,6 +97,19 @@ LAYOUTS: dict[str, Case] = {
         FP32,
     ),
     "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
+    "2D": (DENSE, Mesh(fsdp=4, tensor=2), "copied", FP32, "2d"),
+    "2D, sequence": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32, "2d"),
+    "2D without tensor": (DENSE, Mesh(fsdp=2), "copied", FP32, "2d"),
+    "2D latents": (MODELS["deepseek"], Mesh(fsdp=2, tensor=2), "sequence", FP32, "2d"),
+    "2D experts": (MODELS["gpt-oss"], Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
+    "2D experts 2": (MODELS["mixtral"], Mesh(fsdp=2, expert=2, tensor=2), "copied", FP32, "2d"),
+    **{
+        f"2D {name}": (even(CASES[name]), Mesh(fsdp=2, tensor=2), "copied", FP32, "2d")
+        for name in ("gpt2", "falcon, ALiBi", "odd")
+    },
+    "gathered": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32, "gathered"),
+    "gathered latents": (MODELS["deepseek"], Mesh(fsdp=2), "copied", FP32, "gathered"),
+    "gathered gpt2": (even(CASES["gpt2"]), Mesh(fsdp=2, tensor=2), "copied", FP32, "gathered"),
 }
 NARROW: dict[str, Case] = {
     "int8 weights": (DENSE, Mesh(), "copied", FP32 | {"weights": "int8"}),
@@ -118,13 +148,25 @@ def engine(case: Case, group: int | None = None) -> EngineState:
     Args:
         group: elements of a group of weights; None for weights without groups.
     """
-    config, mesh, kv, dtypes = case
-    layout = ServeLayout(mesh=mesh, kv=kv)
+    config, mesh, kv, dtypes, *chosen = case
+    weights = chosen[0] if chosen else "stationary"
+    layout = ServeLayout(mesh=mesh, kv=kv, weights=weights)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
     table = engine_table(layout, on)
     job = Serve(context=SEQ, **dtypes)
     return EngineState(config=config, job=job, layout=layout, table=table, batch=1, group=group)
+
+
+def numbers(config: ModelConfig) -> Tree:
+    """Random weights, in which norms and biases are no ones and zeros."""
+    random = np.random.default_rng(1)
+
+    def disturbed(info: ArrayInfo, x: Any) -> Any:
+        return x if info.init_value is None else x + random.normal(0, 0.2, x.shape)
+
+    infos = describe(config)
+    return map_infos(disturbed, infos, init_weights(infos, jax.random.key(0), jnp.float32))
 
 
 def distance(group: int | None, case: Case) -> dict[str, float]:
@@ -135,7 +177,7 @@ def distance(group: int | None, case: Case) -> dict[str, float]:
     config = case[0]
     state = engine(case, group)
     paged = PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
-    weights = init_weights(describe(config), jax.random.key(0), jnp.float32)
+    weights = numbers(config)
     one_device = role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))
     random = np.random.default_rng(0)
     tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)

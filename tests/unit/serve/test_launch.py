@@ -12,9 +12,15 @@ from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.serve.launch import EngineOptions, launched
 from shardwise.serve.model_files import find_model
 from shardwise.serve.request import Generation, Sampling
+from tests.unit.runtime.scripts import answer
 from tests.unit.serve.engines import generate
 from tests.unit.serve.model_files.tiny import write_folder
 
+LAYOUTS = {
+    "2D": ["2d", "copied", 4, 2],
+    "2D, shared tokens": ["2d", "sequence", 2, 4],
+    "tensor 4, shared tokens": ["stationary", "sequence", 1, 4],
+}
 OPTIONS = EngineOptions(context=48, sequences=1, pass_tokens=16, drafted=2)
 
 
@@ -46,3 +52,11 @@ def test_a_model_with_other_tokens_cannot_draft(tmp_path: Path) -> None:
         launched(model, options),
     ):
         pass
+
+
+@pytest.mark.oracle
+def test_a_saved_plan_is_served_in_its_layout(root: Path) -> None:
+    runs = answer(root, "tests.unit.serve.planned_engines")
+    for name, layout in LAYOUTS.items():
+        assert runs[name]["layout"] == layout
+        assert runs[name]["output"] == runs[name]["plain"]

@@ -110,7 +110,7 @@ def _logits(
     settings: LayerSettings, block: BlockProducts, n_BTD: Array, unembedding: Unembedding
 ) -> Array:
     """This chip's columns of the logits in fp32; columns of padding are minus infinity."""
-    logits_BTV = block.multiply("unembed", n_BTD, unembedding["w"])
+    logits_BTV = block.reduced("unembed", block.multiply("unembed", n_BTD, unembedding["w"]))
     if "b" in unembedding:
         with jax.named_scope("unembed"):
             logits_BTV = logits_BTV + unembedding["b"]

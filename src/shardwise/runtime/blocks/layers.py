@@ -193,13 +193,14 @@ def _parallel_blocks(
     in their scales and biases only, which are applied to the gathered tokens.
     """
     block = blocks("attn")
-    normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
-    n_BTD = block.move_input(normalized.astype(x_BTD.dtype), "attn.q")
+    n_BTD = block.move_input(_normalized(settings, x_BTD).astype(x_BTD.dtype), "attn.q")
     n_BTD = checkpoint_name(n_BTD, "attention_input")
-    attention_input = _scale_and_shift(settings, block, n_BTD, "attention_norm")
+    roles = block.program("attn.q").local.left.dims[-1].axes
+    attention_input = _scale_and_shift(settings, block, n_BTD, "attention_norm", roles)
     _attend(settings, layer, core, block, blocks("core"), attention_input)
     if isinstance(layer.ffn, Mlp):
-        mlp(layer.ffn, block, _scale_and_shift(settings, block, n_BTD, _ffn_norm_name(layer)))
+        ffn_input = _scale_and_shift(settings, block, n_BTD, _ffn_norm_name(layer), roles)
+        mlp(layer.ffn, block, ffn_input)
     return _output(block, "bo", "b_down")
 
 
@@ -225,13 +226,14 @@ def _attend(
 def _output(block: BlockProducts, *biases: str) -> Array:
     """Output of a block plus its biases of width D.
 
-    The biases are replicated, so each chip adds them to its own tokens after the reduction.
+    The biases are replicated, so each chip adds its part to its own tokens after the reduction.
     """
     y_BTD = block.output()
     for name in biases:
         if name in block.weights:
             with jax.named_scope(name):
-                y_BTD = y_BTD + block.weight(name)
+                table = block.table
+                y_BTD = y_BTD + table.slice(block.weight(name), table.width_roles, 0)
     return y_BTD
 
 
@@ -247,14 +249,38 @@ def _post_norm(
 def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str) -> Array:
     """Apply the norm with the weights of `name` to the chip's tokens of the residual."""
     with jax.named_scope(name):
-        normalized = elementwise.normalize(settings.config.norm, x_BTD.astype(jnp.float32))
-        return _scale_and_shift(settings, block, normalized, name, x_BTD.dtype)
+        normalized = _normalized(settings, x_BTD)
+        roles = settings.table.width_roles
+        return _scale_and_shift(settings, block, normalized, name, roles, x_BTD.dtype)
+
+
+def _normalized(settings: LayerSettings, x_BTD: Array) -> Array:
+    """The residual divided by the root mean square of each token, in fp32."""
+    table = settings.table
+    return elementwise.normalize(
+        settings.config.norm,
+        x_BTD.astype(jnp.float32),
+        n_chips=table.mesh.size(table.width_roles),
+        all_reduce=lambda x: table.sum(x, table.width_roles),
+    )
 
 
 def _scale_and_shift(
-    settings: LayerSettings, block: BlockProducts, normalized: Array, name: str, dtype: Any = None
+    settings: LayerSettings,
+    block: BlockProducts,
+    normalized: Array,
+    name: str,
+    roles: tuple[str, ...],
+    dtype: Any = None,
 ) -> Array:
-    """Apply the scale of a norm (the weight `name`) and its bias, if it has them."""
-    bias = block.weight(f"b_{name}") if f"b_{name}" in block.weights else None
-    scale = block.weight(name) if name in block.weights else None
-    return elementwise.scale_and_shift(settings.config.norm, normalized, scale, bias, dtype)
+    """Apply the scale of a norm (the weight `name`) and its bias, if it has them.
+
+    Args:
+        roles: those that shard the normalized dim.
+    """
+
+    def part(name: str) -> Array | None:
+        return settings.table.slice(block.weight(name), roles, 0) if name in block.weights else None
+
+    norm_kind = settings.config.norm
+    return elementwise.scale_and_shift(norm_kind, normalized, part(name), part(f"b_{name}"), dtype)

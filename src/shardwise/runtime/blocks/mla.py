@@ -48,9 +48,10 @@ def latent_attention(
         n_BTD: the normalized input, for the chip's tokens of the residual.
         seq: number of tokens of a whole sequence.
     """
+    n_BTD = block.move_input(n_BTD, "attn.kv_down")  # gathers D, if chips share it
     if mla.q_lora_rank is None:
-        gathered_BTD = checkpoint_name(block.move_input(n_BTD, "attn.q"), "attention_input")
-        q_BTNH = block.product("attn.q", gathered_BTD)
+        q_BTD = n_BTD if block.table.width_roles else block.move_input(n_BTD, "attn.q")
+        q_BTNH = block.product("attn.q", checkpoint_name(q_BTD, "attention_input"))
     else:
         n_BTD = checkpoint_name(n_BTD, "attention_input")
         q_BTNH = block.product("attn.q_up", _query_latent(mla, block, n_BTD))

@@ -86,8 +86,13 @@ def _positions(settings: LayerSettings, block: BlockProducts, positions_BT: Arra
     table = settings.table
     d_roles = table.roles("weights", ("P", "D")).get("D", ())
     sharded = NamedArray("position", (Dim("P"), Dim("D", d_roles)))
-    gather = Move("all_gather", sharded.axes, sharded, sharded.with_axes({}))
-    position_PD = block.weight("position", (gather,) if sharded.axes else ())
+    moves: tuple[Move, ...] = ()
+    if not set(d_roles) <= set(table.width_roles):
+        moves = (Move("all_gather", d_roles, sharded, sharded.with_axes({})),)
+        d_roles = ()
+    position_PD = block.weight("position", moves)
+    width_roles = [role for role in table.width_roles if role not in d_roles]
+    position_PD = table.slice(position_PD, width_roles, 1)
     input_roles = table.roles("activations", ("T",)).get("T", ())
     residual_roles = table.roles("residual", ("T",)).get("T", ())
     slice_roles = [role for role in residual_roles if role not in input_roles]

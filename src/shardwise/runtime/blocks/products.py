@@ -9,8 +9,8 @@ width, F feed-forward width, V vocabulary, E experts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -113,11 +113,18 @@ class BlockProducts:
         return array
 
     def product(self, name: str, x: Array) -> Array:
-        """Multiply an input that `move_input` returned by the weight of a term, on this chip."""
-        return self.multiply(name, x, self.operand(name))
+        """Multiply an input that `move_input` returned by the weight of a term."""
+        return self.reduced(name, self.multiply(name, x, self.operand(name)))
+
+    def reduced(self, name: str, y: Array) -> Array:
+        """Sum a term's products over the chips that have different parts of the summed dim."""
+        with jax.named_scope(name):
+            for move in self.program(name).after:
+                y = self.table.apply(move, y)
+        return y
 
     def multiply(self, name: str, x: Array, w: Any) -> Array:
-        """Multiply an input that `move_input` returned by a weight that `operand` returned."""
+        """Multiply what `move_input` and `operand` returned, on this chip."""
         equation = _equation(self.program(name))
 
         def einsum(x: Any, w: Any) -> Any:
@@ -146,18 +153,36 @@ class BlockProducts:
         """The weight of a term, cast and gathered for its product."""
         program = self.program(name)
         weight_name = program.einsum.right.name
+        summed = set(program.einsum.contracting) - set(program.einsum.chosen)
         with jax.named_scope(name):
-            return self.weight(weight_name, _moves_of(program.before, weight_name))
+            return self.weight(weight_name, _moves_of(program.before, weight_name), summed)
+
+    def _moved(self, w: Scaled, moves: tuple[Move, ...], summed: Collection[str]) -> Scaled:
+        """A quantized weight after collectives, its scales where they have the dims that change."""
+        values, scale = w
+        for move in moves:
+            values = self.table.apply(move, values)
+            arrays = []
+            for array in (move.before, move.after):
+                dims = tuple(dim for dim in array.dims if dim.name not in summed)
+                arrays.append(replace(array, dims=dims))
+            if arrays[0] != arrays[1]:
+                scale = self.table.apply(Move(move.kind, move.axes, *arrays), scale)
+        return Scaled(values, scale)
 
     def buffer(self, name: str) -> Array:
         """An array that is stored with the weights but has no gradient."""
         return jax.lax.stop_gradient(self.weights[name][0])
 
-    def weight(self, name: str, moves: tuple[Move, ...] = ()) -> Any:
-        """A weight in the dtype of products, after the collectives `moves`."""
+    def weight(self, name: str, moves: tuple[Move, ...] = (), summed: Collection[str] = ()) -> Any:
+        """A weight in the dtype of products, after the collectives `moves`.
+
+        Args:
+            summed: dims that its product sums, which a `Scaled` weight's scales do not have.
+        """
         array, accumulator = self.weights[name]
         if accumulator is None:
-            return self._fetched(array, moves)
+            return self._fetched(array, moves, summed)
         gathers = tuple(move for move in moves if move.kind == "all_gather")
         array = self._gathered(array, accumulator, gathers, self.partitions[name])
         for move in moves:
@@ -166,16 +191,21 @@ class BlockProducts:
         return array
 
     def _fetched(
-        self, w: Array | Scaled | Grouped | Rows | OfStack, moves: tuple[Move, ...]
+        self,
+        w: Array | Scaled | Grouped | Rows | OfStack,
+        moves: tuple[Move, ...],
+        summed: Collection[str],
     ) -> Any:
-        """A weight without an accumulator, cast and moved; `Scaled` and `Rows` stay as they are.
+        """A weight without an accumulator, cast and moved; `Rows` stay as they are.
 
         A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
         groups have different scales, so that it cannot be multiplied as it is.
         """
         w = w.read() if isinstance(w, OfStack) else w
-        if isinstance(w, Scaled | Rows):
+        if isinstance(w, Rows):
             return w
+        if isinstance(w, Scaled):
+            return self._moved(w, moves, summed)
         if isinstance(w, Grouped):
             array = dequantized(w, self.precision.compute)
         else:
@@ -229,7 +259,7 @@ class BlockProducts:
 
     def add_product(self, name: str, x: Array) -> None:
         """Add the product of a term to the output of the block."""
-        self.add_output(name, self.product(name, x))
+        self.add_output(name, self.multiply(name, x, self.operand(name)))
 
     def add_output(self, name: str, output: Array) -> None:
         """Add an array with the layout of a term's product to the output of the block."""

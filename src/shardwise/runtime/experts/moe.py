@@ -111,6 +111,8 @@ def _route(m: Moe, block: BlockProducts, x_ND: Array) -> tuple[Array, Array]:
     router_DE = block.operand("moe.router")
     with jax.named_scope("moe.router"):
         logits_NE = jnp.einsum("nd,de->ne", x_ND, router_DE, preferred_element_type=jnp.float32)
+    logits_NE = block.reduced("moe.router", logits_NE)
+    with jax.named_scope("moe.router"):
         if m.router_bias:
             logits_NE = logits_NE + block.weight("b_router").astype(jnp.float32)
         logits_NE = checkpoint_name(logits_NE, routing.SAVED)
@@ -148,9 +150,11 @@ def _experts(
                 y_RJ = _scaled_product(dispatch, x_RI, w_EIJ, block.precision.narrow)
             else:
                 y_RJ = dispatch.product(x_RI, w_EIJ)
-            if m.bias and part != "down":
-                y_RJ = y_RJ + dispatch.expand(block.weight(f"b_{part}"))
+        if part == "down":  # reduced after it was sent back
             return y_RJ
+        y_RJ = block.reduced(f"moe.{part}", y_RJ)
+        with jax.named_scope(f"moe.{part}"):
+            return y_RJ + dispatch.expand(block.weight(f"b_{part}")) if m.bias else y_RJ
 
     weights_R1 = weights_R1.astype(x_RD.dtype)
     if m.routing.on_input:
@@ -182,7 +186,8 @@ def _scaled_product(dispatch: Products, x_RI: Array, w_EIJ: Scaled, narrow: Any)
 
 def _down_bias(block: BlockProducts) -> Array:
     """Bias of the last product; zero on all but one of the chips whose partial sums are added."""
-    bias_ED = block.weight("b_down")
+    roles = block.program("moe.down").local.output.dims[-1].axes
+    bias_ED = block.table.slice(block.weight("b_down"), roles, 1)
     if expert_layout(block.table).splits_experts:
         bias_ED = jnp.where(block.table.index(TENSOR) == 0, bias_ED, 0)
     return bias_ED

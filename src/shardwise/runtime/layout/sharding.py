@@ -40,6 +40,11 @@ class Table:
                 roles_by_dim[dim] = sharding
         return roles_by_dim
 
+    @property
+    def width_roles(self) -> tuple[str, ...]:
+        """Roles that shard D of the residual, which those of a norm share."""
+        return self.roles("residual", ("B", "T", "D")).get("D", ())
+
     def spec(self, kind: str, dims: Sequence[str]) -> PartitionSpec:
         """Partition spec of an array; dims without a rule for this kind of array stay whole."""
         roles = self.roles(kind, dims)

@@ -19,12 +19,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, ModelConfig, stack
 from shardwise.runtime.blocks.head import head
-from shardwise.runtime.blocks.layers import LayerSettings, run_layer
+from shardwise.runtime.blocks.layers import LayerSettings, Weights, run_layer
 from shardwise.runtime.blocks.model import embed
 from shardwise.runtime.blocks.paged_attention import PagedAttention
 from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
+from shardwise.runtime.layout.sharding import gather
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
 from shardwise.runtime.serving.kv_layout import cached_heads
@@ -214,14 +215,39 @@ class PagedForward:
         is_token_BT = jnp.arange(tokens_BT.shape[1]) < tokens.new_B[:, None]
         settings = replace(engine.settings(engine.job.context), is_token_BT=is_token_BT)
         outer = without_accumulators(weights["outer"])
-        core = self._core(tokens, {}, jnp.zeros((), jnp.int32))
-        x_BTD = embed(settings, core, tokens_BT, outer, {})
+        x_BTD = self._embedded(settings, tokens_BT, outer, tokens)
         x_BTD, cache = self._run_layers(settings, x_BTD, weights["layers"], cache, tokens)
         if not all_logits:
             last_B = jnp.maximum(tokens.new_B - 1, 0)
             x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)
         logits_BTV = head(settings, x_BTD, outer, {})
         return cache, logits_BTV if all_logits else logits_BTV[:, 0]
+
+    def _embedded(
+        self, settings: LayerSettings, tokens_BT: Array, outer: Weights, tokens: NewTokens
+    ) -> Array:
+        """The residual before the first layer.
+
+        Weights "gathered" shard D of the embedding over the chips that share the sequences. They
+        gather the tokens instead: each looks up its part of D for all tokens, and gets D of its own
+        tokens by an AllToAll.
+        """
+        first = jnp.zeros((), jnp.int32)
+        if self.engine.layout.weights != "gathered":
+            return embed(settings, self._core(tokens, {}, first), tokens_BT, outer, {})
+        table = settings.table
+        axes = table.mesh.axis_names(("fsdp",))
+        rules = {row: roles for row, roles in table.rules.items() if not row.endswith(".B")}
+        by_width = replace(table, rules={**rules, "residual.D": ("fsdp",)})
+        of_all = replace(tokens, past_B=gather(tokens.past_B, axes, 0))
+        x_BTD = embed(
+            replace(settings, table=by_width),
+            self._core(of_all, {}, first),
+            gather(tokens_BT, axes, 0),
+            outer,
+            {},
+        )
+        return lax.all_to_all(x_BTD, axes, split_axis=0, concat_axis=2, tiled=True)
 
     def _core(self, tokens: NewTokens, cache: Tree, layer: Array) -> PagedAttention:
         """The attention of the layer with index `layer` in its stack."""

@@ -137,7 +137,8 @@ def unsupported_layout(server: Server) -> list[str]:
     problems = []
     if any(group.layer.attention is None for group in model.groups):
         problems.append(f"layers of {model.name} without attention: {NOT_YET}.")
-    for role in ("fsdp", "context", "pipe"):
+    problems += _uneven_widths(server)
+    for role in ("context", "pipe"):
         if sizes[role] > 1:
             problems.append(
                 f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
@@ -159,5 +160,28 @@ def unsupported_layout(server: Server) -> list[str]:
     if per_chip > 1:
         problems.append(
             f"{server.system.chip.name} has {per_chip} devices a chip; the runtime supports 1."
+        )
+    return problems
+
+
+def _uneven_widths(server: Server) -> list[str]:
+    """List the widths of weights and of the residual that the layout does not divide."""
+    sizes = server.layout.sizes
+    fsdp = sizes["fsdp"]
+    widths = [("d_model", server.config.d_model)]
+    for a, _ in server.config.attentions:
+        if a.mla:
+            widths += [("q_lora_rank", a.mla.q_lora_rank or 0)]
+            widths += [("kv_lora_rank", a.mla.kv_lora_rank)]
+    problems = [
+        f"{name} {width:,} over fsdp {fsdp}: {NOT_YET}."
+        for name, width in dict.fromkeys(widths)
+        if width % fsdp
+    ]
+    n_shards = fsdp * sizes["tensor"]
+    if server.layout.weights == "2d" and server.config.d_model % n_shards and not problems:
+        problems.append(
+            f"d_model {server.config.d_model:,} over fsdp {fsdp} x tensor {sizes['tensor']}: "
+            f"{NOT_YET}."
         )
     return problems
