@@ -14,6 +14,7 @@ from shardwise.cli.options import argument, option, workload
 from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.serve import launch
 from shardwise.serve.launch import (
     CONTEXT,
     PASS_TOKENS,
@@ -154,6 +155,21 @@ def running_engine(
     model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
 ) -> Iterator[InferenceEngine]:
     """The engine of a model, with progress on stderr until it is ready."""
+    with (
+        _progress(quiet) as progress,
+        launched(model, options, plan, progress) as engine,
+    ):
+        yield engine
+
+
+def follow(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> None:
+    """Be one of several processes of an engine, until it ends."""
+    with _progress(quiet=False) as progress:
+        launch.follow(model, options, plan, progress)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[launch.Progress]:
     line = ProgressLine(quiet=quiet)
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -163,7 +179,6 @@ def running_engine(
             line.clear()
 
     try:
-        with launched(model, options, plan, progress) as engine:
-            yield engine
+        yield progress
     finally:
         line.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -42,6 +43,7 @@ class DraftModel(Programs):
         self._draft = jax.jit(
             functools.partial(_draft, self.forward),
             donate_argnums=(1,),
+            out_shardings=(None, self._replicated),
             compiler_options=self._compiler_options,
         )
 
@@ -85,6 +87,15 @@ class DraftModel(Programs):
         n_rows = len(wanted_B)
         tokens_BT, _, _, past_B, new_B, tables_BM = self._arrays(rows, n_rows, MOST_NEW)
         how = draw_of([row.live for row in rows], [row.length for row in rows], n_rows)
+        drafts: list[Array] = self.perform(
+            "drafts", wanted_B, tokens_BT, past_B, new_B, tables_BM, how
+        )
+        return drafts
+
+    def _perform_drafts(
+        self, wanted_B: Ints, tokens_BT: Ints, past_B: Ints, new_B: Ints, tables_BM: Ints, how: Any
+    ) -> list[Array]:
+        how = how and Draw(*how)
         drafted: list[Array] = []
         for i in range(self.n_drafted):
             is_wanted_B = (wanted_B > i).astype(np.int32)
@@ -98,7 +109,7 @@ class DraftModel(Programs):
                 how,
             )
             drafted.append(tokens_B1)
-            past_B, new_B = past_B + new_B, np.ones(n_rows, np.int32)
+            past_B, new_B = past_B + new_B, np.ones_like(new_B)
             if how is not None:
                 how = how._replace(position_B=how.position_B + 1)
         return drafted

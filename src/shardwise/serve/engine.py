@@ -308,9 +308,9 @@ class InferenceEngine:
     def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
         """Run rows in batches, and draw their next tokens."""
         for batch in self._programs.batches(rows):
-            logits_BV = self._programs.logits(batch)
+            self._programs.logits(batch)
             if any(row.draws for row in batch):
-                yield Dispatched(batch, self._programs.draw(logits_BV, batch))
+                yield Dispatched(batch, self._programs.draw(batch))
 
     def _deliver(self, dispatched: Sequence[Dispatched]) -> None:
         """Wait for the tokens of batches, and deliver them."""

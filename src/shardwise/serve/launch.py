@@ -14,8 +14,10 @@ from shardwise import units
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import ModelConfig
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.devices import require_jax
+from shardwise.runtime.processes.consensus import least_of_all, require_equal
 from shardwise.serve.model_files import ServedModel
 from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from shardwise.runtime.serving.forward import PagedForward
     from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.programs import Programs
 
+INSTALL_COMMAND = "pip install 'shardwise[serve]'"
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass
@@ -74,10 +78,51 @@ def launched(
         BadFile: the weights cannot be read.
         MissingExtra: JAX is not installed.
     """
-    require_jax("serving", "pip install 'shardwise[serve]'")
+    require_jax("serving", INSTALL_COMMAND)
+    from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.followers import leading
+
+    with leading() as leader:
+        programs, limits, drafter = _load(model, options, plan, progress)
+        leader.lead(_models(programs, drafter))
+        engine = InferenceEngine(programs, limits, drafter)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def follow(
+    model: ServedModel,
+    options: EngineOptions,
+    plan: ServingPlan | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> None:
+    """Be one of several processes of an engine, until the engine of process 0 is closed.
+
+    Raises:
+        As `launched`.
+    """
+    from shardwise.serve.followers import following
+
+    with following() as follower:
+        programs, _, drafter = _load(model, options, plan, progress)
+        follower.follow(_models(programs, drafter))
+
+
+def _models(programs: Programs, drafter: Drafter | None) -> list[Programs]:
+    """The programs of an engine, and of the model that drafts for it."""
+    from shardwise.serve.draft_model import DraftModel
+
+    return [programs, drafter] if isinstance(drafter, DraftModel) else [programs]
+
+
+def _load(
+    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, progress: Progress
+) -> tuple[Programs, Limits, Drafter | None]:
+    """Load a model and compile its programs."""
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
-    from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.programs import Programs
 
     context = _context(model, options, plan)
@@ -86,6 +131,7 @@ def launched(
         raise BadInput(
             f"the plan is for {state.config.name}, and {model.source} has another model."
         )
+    _require_equal(model, options, plan)
     models = [model]
     states = [_state_of(model, state, context)]
     if options.draft_model:
@@ -117,11 +163,22 @@ def launched(
         max_tokens=pass_tokens,
         tokens_per_pass=1 + n,
     )
-    engine = InferenceEngine(programs, limits, drafter)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return programs, limits, drafter
+
+
+def _require_equal(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> None:
+    """Check that all processes of the engine were started alike.
+
+    Raises:
+        BadInput: they were not.
+    """
+    small = options.draft_model
+    require_equal(
+        model=replace(model.config, source=""),
+        plan=plan and encode(plan),
+        options=replace(options, draft_model=None),
+        draft=small and replace(small.config, source=""),
+    )
 
 
 def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> int:
@@ -148,6 +205,8 @@ def _local(
     devices: Sequence[Any] | None = None,
 ) -> EngineState:
     """One engine on as many devices as divide the model's heads, of those that are here."""
+    import jax
+
     from shardwise.runtime.devices import PLATFORMS, local_devices
     from shardwise.runtime.layout.mesh import role_mesh
     from shardwise.runtime.layout.sharding import Table
@@ -158,6 +217,11 @@ def _local(
     devices = devices or local_devices()
     compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
     n = max(n for n in range(1, len(devices) + 1) if _divides(n, config))
+    if n < len(devices) and jax.process_count() > 1:
+        raise BadInput(
+            f"{config.name} can be split over {n} of the {len(devices)} devices of all processes. "
+            "Start processes with as many devices as divide its heads, or serve a plan."
+        )
     layout = ServeLayout(mesh=Mesh(tensor=n), kv="sequence")
     mesh = split_tensor(role_mesh(layout.sizes, np.array(devices[:n])), kv_heads(config))
     job = Serve(
@@ -263,11 +327,11 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
     for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
         block_bytes += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     wanted = sequences * int(ceil_div(context, per_block)) + 1
-    memory = states[0].table.mesh.jax_mesh.devices.flat[0].memory_stats()
+    memory = jax.local_devices()[0].memory_stats()
     n_blocks = wanted
     if memory:
         free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
-        n_blocks = max(1, int(free_bytes / block_bytes))
+        n_blocks = max(1, least_of_all(int(free_bytes / block_bytes)))
     if n_blocks * per_block < context:
         raise BadInput(
             f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "

@@ -33,6 +33,7 @@ Array = jax.Array
 Ints = NDArray[np.int32]
 Program = tuple[int, int, bool]  # rows, new tokens of a row, whether all logits are returned
 Bools = NDArray[np.bool_]
+Tell = Callable[[str, Sequence[Any]], None]  # tells other processes of a call and its arguments
 
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
 SHORTEST_CHUNK = 16  # tokens
@@ -112,10 +113,14 @@ class Programs:
             donate_argnums=(1,),
             compiler_options=self._compiler_options,
         )
-        self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
-        self._verify = jax.jit(verify, static_argnames="n_top")
+        # Each process of the engine reads what is drawn, so its devices have all of it.
+        drawn: dict[str, Any] = {"static_argnames": "n_top", "out_shardings": self._replicated}
+        self._draw = jax.jit(_draw, donate_argnums=(1,), **drawn)
+        self._verify = jax.jit(verify, **drawn)
         self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
         self._host_cache: HostCache | None = None
+        self._logits: Array  # of the last forward pass
+        self.tell: Tell | None = None
         if self.n_host_blocks:
             n_blocks = self.forward.n_blocks
             self._host_cache = HostCache(self._cache, n_blocks, self.n_host_blocks)
@@ -163,12 +168,12 @@ class Programs:
                 self._compiled[program] = executable
                 progress(i + 1, len(programs))
         for n_rows in self.batch_sizes():
-            logits_BV = self._forward([], n_rows, 1)
-            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+            self._forward([], n_rows, 1)
+            self.perform("draw", None, np.full(n_rows, self.n_slots, np.int32), None, None)
         for n_rows, length in verified:
-            logits_BTV = self._forward([], n_rows, length, all_logits=True)
+            self._forward([], n_rows, length, all_logits=True)
             drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
-            self._verify(logits_BTV, drafted_BK, np.zeros(n_rows, np.int32))
+            self.perform("verify", None, drafted_BK, np.zeros(n_rows, np.int32), None, None)
         jax.block_until_ready(self._cache)
 
     def _compile(self, program: Program) -> Callable[..., tuple[list[Tree], Array]]:
@@ -177,10 +182,27 @@ class Programs:
         arguments = (self.weights, self._cache, self._last_token_S)
         return self._run.lower(*arguments, *batch, all_logits=all_logits).compile()
 
+    def perform(self, call: str, *arguments: Any) -> Any:
+        """Issue work to the devices; all that changes them after `compile` goes through here.
+
+        The other processes of the engine repeat it (`followers`), in the same order.
+
+        Args:
+            call: `forward`, `draw`, `verify` or `copy`.
+            arguments: of the method with that name, on the host.
+        """
+        if self.tell is not None:
+            self.tell(call, arguments)
+        return getattr(self, f"_perform_{call}")(*arguments)
+
     def copy_blocks(self, copies: Copies) -> None:
         """Run the copies between the cache and host memory that precede a pass."""
+        if self._host_cache is not None and any(copies):
+            self.perform("copy", *copies)
+
+    def _perform_copy(self, *copies: Any) -> None:
         if self._host_cache is not None:
-            self._cache = self._host_cache.copy(self._cache, copies)
+            self._cache = self._host_cache.copy(self._cache, Copies(*copies))
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
@@ -202,7 +224,7 @@ class Programs:
     def logits(self, batch: Sequence[Row]) -> Array:
         """Run a forward pass over a batch of `batches`; return logits_BV of their last tokens.
 
-        B may be larger than the batch: the rest is padding.
+        B may be larger than the batch: the rest is padding. `draw` has them until the next pass.
         """
         return self._forward(batch, self._n_rows(batch), self._length(batch[0]))
 
@@ -222,13 +244,16 @@ class Programs:
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
     ) -> Array:
         """Run the program of a shape; return logits_BV, or logits_BTV for `all_logits`."""
-        arguments = (self.weights, self._cache, self._last_token_S)
-        batch = self._arrays(rows, n_rows, length)
-        run = self._compiled.get((n_rows, length, all_logits))
+        logits: Array = self.perform("forward", all_logits, *self._arrays(rows, n_rows, length))
+        return logits
+
+    def _perform_forward(self, all_logits: bool, *batch: Ints | Bools) -> Array:
+        run = self._compiled.get((*batch[0].shape, all_logits))
         if run is None:
             run = functools.partial(self._run, all_logits=all_logits)
-        self._cache, logits_BV = run(*arguments, *batch)
-        return logits_BV
+        arguments = (self.weights, self._cache, self._last_token_S)
+        self._cache, self._logits = run(*arguments, *batch)
+        return self._logits
 
     def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
         """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
@@ -248,25 +273,34 @@ class Programs:
             tables_BM[i, : len(table)] = table
         return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
 
-    def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
-        """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
+    def draw(self, batch: Sequence[Row]) -> Drawn:
+        """Draw the next tokens of the batch of the last `logits`.
 
-        Args:
-            logits_BV: from `logits`, of the same batch.
+        They are kept as the last tokens of their slots.
         """
-        n_rows, vocab = logits_BV.shape
+        n_rows = self._n_rows(batch)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         for i, row in enumerate(batch):
             if row.draws:
                 slot_B[i] = row.slot
         requests = [row.live for row in batch]
-        self._last_token_S, drawn = self._draw(
-            logits_BV,
-            self._last_token_S,
+        drawn: Drawn = self.perform(
+            "draw",
+            _n_top(requests),
             slot_B,
             draw_of(requests, [row.length for row in batch], n_rows),
-            changes_of(requests, n_rows, vocab),
-            n_top=_n_top(requests),
+            changes_of(requests, n_rows, self._logits.shape[-1]),
+        )
+        return drawn
+
+    def _perform_draw(self, n_top: int | None, slot_B: Ints, how: Any, changes: Any) -> Drawn:
+        self._last_token_S, drawn = self._draw(
+            self._logits,
+            self._last_token_S,
+            slot_B,
+            how and Draw(*how),
+            changes and Changes(*changes),
+            n_top=n_top,
         )
         return drawn
 
@@ -276,7 +310,7 @@ class Programs:
         At most `max_sequences` rows; their slots are not used.
         """
         n_rows = self._n_rows(rows)
-        logits_BTV = self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
+        self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
         drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
         n_drafted_B = np.zeros(n_rows, np.int32)
         for i, row in enumerate(rows):
@@ -284,13 +318,22 @@ class Programs:
             drafted_BK[i, : len(drafted)] = drafted
             n_drafted_B[i] = len(drafted)
         requests = [row.live for row in rows]
-        verified: Verified = self._verify(
-            logits_BTV,
+        verified: Verified = self.perform(
+            "verify",
+            _n_top(requests),
             drafted_BK,
             n_drafted_B,
             draw_of(requests, [row.past + 1 for row in rows], n_rows),
-            changes_of(requests, n_rows, logits_BTV.shape[-1]),
-            n_top=_n_top(requests),
+            changes_of(requests, n_rows, self._logits.shape[-1]),
+        )
+        return verified
+
+    def _perform_verify(
+        self, n_top: int | None, drafted_BK: Ints, n_drafted_B: Ints, how: Any, changes: Any
+    ) -> Verified:
+        how, changes = how and Draw(*how), changes and Changes(*changes)
+        verified: Verified = self._verify(
+            self._logits, drafted_BK, n_drafted_B, how, changes, n_top=n_top
         )
         return verified
 
