@@ -69,6 +69,12 @@ WeightsDtype = Annotated[
 KvDtype = Annotated[
     str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(KV_DTYPES)}")
 ]
+HostCache = Annotated[
+    str,
+    engine_option(
+        "--host-cache SIZE", "host memory for what the prefix cache evicts: 4GiB  [default: none]"
+    ),
+]
 Draft = Annotated[
     str,
     engine_option(
@@ -89,6 +95,7 @@ class EngineWords:
     chunk: str = ""
     weights: str = ""
     kv: str = ""
+    host_cache: str = ""
     draft: str = ""
     drafted: str = ""
 
@@ -114,6 +121,7 @@ def read_engine_options(words: EngineWords) -> EngineOptions:
         pass_tokens=inputs.optional(units.parse_whole, words.chunk, "--chunk"),
         weights=inputs.optional(parse_word, words.weights, "dtype", WEIGHTS_DTYPES),
         kv=inputs.optional(parse_word, words.kv, "dtype", KV_DTYPES),
+        host_bytes=inputs.optional(units.parse_bytes, words.host_cache, "--host-cache") or 0,
         drafted=(drafted or DRAFTED) if words.draft else 0,
         draft_model=draft_model,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,6 +50,7 @@ class EngineOptions:
         sequences: the most sequences that run at the same time.
         pass_tokens: the most tokens of a pass.
         weights, kv: dtypes of the weights and of the cache.
+        host_bytes: host memory of this process for blocks of the prefix cache.
         drafted: tokens drafted for each sequence in a pass; 0 for no drafts.
         draft_model: a small model that drafts them; None to draft from a sequence's own text.
     """
@@ -60,6 +60,7 @@ class EngineOptions:
     pass_tokens: int | None = None
     weights: str | None = None
     kv: str | None = None
+    host_bytes: float = 0
     drafted: int = 0
     draft_model: ServedModel | None = None
 
@@ -121,6 +122,7 @@ def _load(
     model: ServedModel, options: EngineOptions, plan: ServingPlan | None, progress: Progress
 ) -> tuple[Programs, Limits, Drafter | None]:
     """Load a model and compile its programs."""
+    from shardwise.serve.cache_sizes import host_blocks
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
     from shardwise.serve.programs import Programs
@@ -143,7 +145,9 @@ def _load(
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
     forwards = _forwards(states, sequences, context + options.drafted)
     pass_tokens = max(options.pass_tokens or PASS_TOKENS, sequences)
+    n_host_blocks = host_blocks(options.host_bytes, forwards)
     sizes = {
+        "n_host_blocks": n_host_blocks,
         "max_sequences": sequences,
         "max_tokens": min(pass_tokens, max(context, sequences)),
         "max_context": context,
@@ -162,6 +166,7 @@ def _load(
         max_sequences=sequences,
         max_tokens=pass_tokens,
         tokens_per_pass=1 + n,
+        n_host_blocks=n_host_blocks,
     )
     return programs, limits, drafter
 
@@ -320,22 +325,21 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
     import jax
 
     from shardwise.runtime.serving.forward import PagedForward, block_tokens
+    from shardwise.serve.cache_sizes import block_bytes
 
     per_block = block_tokens(states[0])
     forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
-    block_bytes = 0
-    for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
-        block_bytes += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    bytes_of_block = block_bytes(forwards)
     wanted = sequences * int(ceil_div(context, per_block)) + 1
     memory = jax.local_devices()[0].memory_stats()
     n_blocks = wanted
     if memory:
         free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
-        n_blocks = max(1, least_of_all(int(free_bytes / block_bytes)))
+        n_blocks = max(1, least_of_all(int(free_bytes / bytes_of_block)))
     if n_blocks * per_block < context:
         raise BadInput(
             f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
-            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(block_bytes)} for "
+            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(bytes_of_block)} for "
             f"{per_block}). Lower --context, or use --kv-dtype int8."
         )
     made = []

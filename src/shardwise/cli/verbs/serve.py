@@ -48,6 +48,7 @@ def run(
     chunk: serving_model.PassTokens = "",
     dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
+    host_cache: serving_model.HostCache = "",
     draft: serving_model.Draft = "",
     drafted: serving_model.Drafted = "",
     host: Annotated[
@@ -82,6 +83,7 @@ def run(
         chunk=chunk,
         weights=dtype,
         kv=kv_dtype,
+        host_cache=host_cache,
         draft=draft,
         drafted=drafted,
     )
