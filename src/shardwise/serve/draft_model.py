@@ -14,8 +14,9 @@ import numpy as np
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Draw, draw
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.device_programs import Ints
 from shardwise.serve.live import Live, draw_of
-from shardwise.serve.programs import Ints, Programs, Row
+from shardwise.serve.programs import Programs, Row
 
 Array = jax.Array
 

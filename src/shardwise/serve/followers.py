@@ -1,9 +1,9 @@
 """One engine over several processes: process 0 leads, the others follow.
 
 Every process has some of the devices. The leader has the scheduler and tells each call of its
-`Programs` to the followers before it issues the call itself: a name, numbers and small arrays. A
-follower waits for the next call and issues it on its own devices, so that all processes run the
-same programs in the same order.
+`DevicePrograms` to the followers before it issues the call itself: a name, numbers and small
+arrays. A follower waits for the next call and issues it on its own devices, so that all processes
+run the same programs in the same order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from shardwise.errors import BadInput
 from shardwise.runtime.devices import distributed_state
 from shardwise.runtime.processes.heartbeat import exit_after_peer
-from shardwise.serve.programs import Programs
+from shardwise.serve.device_programs import DevicePrograms
 
 ADVICE = "Start all of them again."
 PATIENCE_S = 300  # for all processes to connect, which they do before they load anything
@@ -51,7 +51,7 @@ class Leader:
                 target=self._watch, args=(connection, process), name="follower", daemon=True
             ).start()
 
-    def lead(self, models: Sequence[Programs]) -> None:
+    def lead(self, models: Sequence[DevicePrograms]) -> None:
         """Tell the followers of all calls from here on.
 
         Args:
@@ -105,7 +105,7 @@ class Follower:
         self._connection = connection
         self._stream: BinaryIO = connection.makefile("rb")
 
-    def follow(self, models: Sequence[Programs]) -> None:
+    def follow(self, models: Sequence[DevicePrograms]) -> None:
         """Issue the calls of the leader until there are no more.
 
         Signals do not end a follower: the leader may still have requests to finish.

@@ -18,32 +18,34 @@ import numpy as np
 import pytest
 
 from shardwise.runtime.serving.sampling import Draw
+from shardwise.serve.device_programs import DevicePrograms
 from shardwise.serve.followers import Follower, Leader, decode, encode
-from shardwise.serve.programs import Programs
 from shardwise.simulate.host_tier import Copies
 from tests.conftest import ROOT
 from tests.unit.serve.model_files.tiny import write_folder
 from tests.unit.train.command import environment
 
 PATIENCE_S = 200
-ENGINE = ("--sequences", "2", "--chunk", "16", "--context", "64", "--host-cache", "1MiB")
-DRAFTS = ("--draft", "ngram", "--drafted", "2")
+ENGINE = ("--sequences", "2", "--chunk", "16", "--context", "64")
+ENGINE += ("--host-cache", "1MiB", "--draft", "ngram", "--drafted", "2")
 REQUESTS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 0, "prompt": [5, 6, 7] * 8, "logprobs": 3},  # drafted from its repetitions
     {"temperature": 0.7, "seed": 3, "presence_penalty": 0.5},
     {"temperature": 0, "guided_regex": "[a-f]{12}"},
     {"temperature": 0, "prompt": [*range(20, 60)]},  # in chunks
+    {"temperature": 0, "prompt": [*range(80, 110)], "echo": True, "logprobs": 1},
 ]
 LOST = """
 import socket, sys, time
+from shardwise.serve.device_programs import DevicePrograms
 from shardwise.serve.followers import Leader
 Leader([(socket.create_connection(("127.0.0.1", int(sys.argv[1]))), 7)])
 time.sleep(60)
 """
 
 
-class Calls(Programs):
+class Calls(DevicePrograms):
     """Programs that only note their calls."""
 
     def __init__(self, kept: list[Any]) -> None:
@@ -100,8 +102,9 @@ def test_a_leader_ends_with_its_followers() -> None:
 class Served:
     """`shardwise serve` in one process, or in several with four CPU devices each."""
 
-    def __init__(self, folder: Path, *words: str, processes: int = 1) -> None:
+    def __init__(self, folder: Path, processes: int = 1) -> None:
         self.processes: list[subprocess.Popen[str]] = []
+        words: tuple[str, ...] = ()
         variables = environment(ROOT / "src")
         command = [sys.executable, "-m", "shardwise", "serve", str(folder), "--port", "0", "--json"]
         if processes > 1:
@@ -122,9 +125,16 @@ class Served:
             self.processes.append(process)
         first = self.processes[0]
         assert first.stdout is not None
-        line = first.stdout.readline()
-        assert line, first.communicate()[1]
-        self.url = json.loads(line)["url"]
+        document = "".join(iter(first.stdout.readline, "}\n"))
+        self.url = json.loads(document + "}")["url"]
+
+    def __enter__(self) -> Served:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
 
     def answers(self) -> list[Any]:
         """The choices of all requests, sent at once."""
@@ -156,15 +166,15 @@ class Served:
 
 @pytest.mark.oracle
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("drafts", [(), DRAFTS], ids=["plain", "drafts"])
-def test_two_processes_generate_what_one_does(tmp_path: Path, drafts: tuple[str, ...]) -> None:
+def test_two_processes_generate_what_one_does(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, num_attention_heads=8)
-    one = Served(folder, *drafts)
-    expected = one.answers()
-    one.end()
-    two = Served(folder, *drafts, processes=2)
-    found = two.answers()
-    two.end()
+    with Served(folder) as one:
+        expected = one.answers()
+        one.end()
+    with Served(folder, processes=2) as two:
+        found = two.answers()
+        two.end()
     for answer, other in zip(found, expected, strict=True):
         assert answer["text"] == other["text"]
-    assert len(found[1]["logprobs"]["tokens"]) == 20
+    for place, n_tokens in ((1, 20), (5, 50)):
+        assert len(found[place]["logprobs"]["tokens"]) == n_tokens
