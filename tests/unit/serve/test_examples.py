@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -140,22 +140,24 @@ def test_nginx_takes_its_configuration() -> None:
 
 
 @pytest.mark.oracle
-def test_ray_serves_its_application(tmp_path: Path) -> None:
+def test_ray_serves_its_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("ray") is None:
         pytest.skip("pip install 'ray[serve]'")
     import httpx
     import ray
     from ray import serve
 
-    sys.path.insert(0, str(EXAMPLES / "ray_serve"))
+    folder = str(EXAMPLES / "ray_serve")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)  # of Ray's workers
     application = importlib.import_module("app").app
-    folder = write_folder(tmp_path / "tiny")
+    model = str(write_folder(tmp_path / "tiny"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     serve.start(http_options={"port": port})
     try:
-        serve.run(application({"model": str(folder), "context": "64"}))
+        serve.run(application({"model": model, "context": "64"}))
         body = {"prompt": [1, 2, 3], "max_tokens": 5, "temperature": 0, "ignore_eos": True}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60)
         assert answer.json()["usage"]["completion_tokens"] == 5
