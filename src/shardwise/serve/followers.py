@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, BinaryIO
 
+import jax
 import msgspec
 import numpy as np
 
 from shardwise.errors import BadInput
 from shardwise.runtime.devices import distributed_state
-from shardwise.runtime.processes.heartbeat import exit_after_peer
+from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
 from shardwise.serve.device_programs import DevicePrograms
 
 ADVICE = "Start all of them again."
@@ -117,7 +118,12 @@ class Follower:
             signal.signal(number, _on_signal)
         while message := self._receive():
             model, call, arguments = decode(message)
-            models[model].perform(call, *arguments)
+            try:
+                models[model].perform(call, *arguments)
+            except (jax.errors.JaxRuntimeError, ValueError) as error:  # as in training
+                if is_lost_connection(error):
+                    exit_after_peer(error, ADVICE)
+                raise
 
     def close(self) -> None:
         """Close the connection, by which the leader knows that this process ends."""

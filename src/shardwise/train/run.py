@@ -14,7 +14,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.processes.consensus import require_equal
-from shardwise.runtime.processes.heartbeat import exit_after_peer
+from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
@@ -38,16 +38,6 @@ METRICS = "metrics.jsonl"
 MANY_TOKENS = 1 << 29  # whose check takes seconds
 RESUME = "Start all of them again with --resume; saved checkpoints are complete."
 COMPILING = "compiling the step"  # the stage before the first step
-
-# Starts of errors that XLA's runtime raises when a connection to another process breaks.
-CONNECTION_ERRORS = (
-    "ABORTED",
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "UNKNOWN",
-)
 
 
 def train(
@@ -184,7 +174,7 @@ def _run(loop: Loop) -> str:
     try:
         return loop.run()
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises one or the other
-        if jax.process_count() > 1 and str(error).startswith(CONNECTION_ERRORS):
+        if jax.process_count() > 1 and is_lost_connection(error):
             exit_after_peer(error, RESUME)
         raise
 

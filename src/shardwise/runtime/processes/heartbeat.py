@@ -19,6 +19,20 @@ from shardwise.errors import CheckFailed
 BEAT_S = 2.0  # between two heartbeats of a process
 TIMEOUT_S = 30.0  # a process without a heartbeat for this long counts as ended
 _KEY = "shardwise/alive"
+# Starts of errors that XLA's runtime raises when a connection to another process breaks.
+CONNECTION_ERRORS = (
+    "ABORTED",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "UNKNOWN",
+)
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Return whether JAX has raised an error because the connection to another process broke."""
+    return str(error).startswith(CONNECTION_ERRORS)
 
 
 def exit_after_peer(reason: object, advice: str) -> NoReturn:
