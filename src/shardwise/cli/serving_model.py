@@ -14,6 +14,7 @@ from shardwise.cli.options import argument, option, workload
 from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.serve import launch
 from shardwise.serve.launch import (
     CONTEXT,
     PASS_TOKENS,
@@ -68,6 +69,12 @@ WeightsDtype = Annotated[
 KvDtype = Annotated[
     str, engine_option("--kv-dtype DTYPE", f"of the KV cache: {', '.join(KV_DTYPES)}")
 ]
+HostCache = Annotated[
+    str,
+    engine_option(
+        "--host-cache SIZE", "host memory for what the prefix cache evicts: 4GiB  [default: none]"
+    ),
+]
 Draft = Annotated[
     str,
     engine_option(
@@ -88,6 +95,7 @@ class EngineWords:
     chunk: str = ""
     weights: str = ""
     kv: str = ""
+    host_cache: str = ""
     draft: str = ""
     drafted: str = ""
 
@@ -113,6 +121,7 @@ def read_engine_options(words: EngineWords) -> EngineOptions:
         pass_tokens=inputs.optional(units.parse_whole, words.chunk, "--chunk"),
         weights=inputs.optional(parse_word, words.weights, "dtype", WEIGHTS_DTYPES),
         kv=inputs.optional(parse_word, words.kv, "dtype", KV_DTYPES),
+        host_bytes=inputs.optional(units.parse_bytes, words.host_cache, "--host-cache") or 0,
         drafted=(drafted or DRAFTED) if words.draft else 0,
         draft_model=draft_model,
     )
@@ -154,6 +163,21 @@ def running_engine(
     model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
 ) -> Iterator[InferenceEngine]:
     """The engine of a model, with progress on stderr until it is ready."""
+    with (
+        _progress(quiet) as progress,
+        launched(model, options, plan, progress) as engine,
+    ):
+        yield engine
+
+
+def follow(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> None:
+    """Be one of several processes of an engine, until it ends."""
+    with _progress(quiet=False) as progress:
+        launch.follow(model, options, plan, progress)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[launch.Progress]:
     line = ProgressLine(quiet=quiet)
 
     def progress(stage: str, done: int, total: int) -> None:
@@ -163,7 +187,6 @@ def running_engine(
             line.clear()
 
     try:
-        with launched(model, options, plan, progress) as engine:
-            yield engine
+        yield progress
     finally:
         line.clear()

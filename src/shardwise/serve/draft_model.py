@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -13,8 +14,9 @@ import numpy as np
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Draw, draw
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.device_programs import Ints
 from shardwise.serve.live import Live, draw_of
-from shardwise.serve.programs import Ints, Programs, Row
+from shardwise.serve.programs import Programs, Row
 
 Array = jax.Array
 
@@ -42,6 +44,7 @@ class DraftModel(Programs):
         self._draft = jax.jit(
             functools.partial(_draft, self.forward),
             donate_argnums=(1,),
+            out_shardings=(None, self._replicated),
             compiler_options=self._compiler_options,
         )
 
@@ -87,6 +90,15 @@ class DraftModel(Programs):
         tokens_BT, _, _, past_B, new_B, tables_BM = batch
         places = [row.place for row in rows]
         how = draw_of([row.live for row in rows], [row.length for row in rows], places, n_rows)
+        drafts: list[Array] = self.perform(
+            "drafts", wanted_B, tokens_BT, past_B, new_B, tables_BM, how
+        )
+        return drafts
+
+    def _perform_drafts(
+        self, wanted_B: Ints, tokens_BT: Ints, past_B: Ints, new_B: Ints, tables_BM: Ints, how: Any
+    ) -> list[Array]:
+        how = how and Draw(*how)
         drafted: list[Array] = []
         for i in range(self.n_drafted):
             is_wanted_B = (wanted_B > i).astype(np.int32)
@@ -100,7 +112,7 @@ class DraftModel(Programs):
                 how,
             )
             drafted.append(tokens_B1)
-            past_B, new_B = past_B + new_B, np.ones(n_rows, np.int32)
+            past_B, new_B = past_B + new_B, np.ones_like(new_B)
             if how is not None:
                 how = how._replace(position_B=how.position_B + 1)
         return drafted

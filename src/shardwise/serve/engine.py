@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.sampling import Drawn, Verified
+from shardwise.runtime.serving.sampling import Drawn, LogProbabilities, Verified
 from shardwise.serve.drafts import Drafter, with_drafts
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
@@ -31,6 +31,7 @@ from shardwise.serve.request import (
     Deliver,
     EngineStats,
     Generation,
+    Score,
     Token,
 )
 from shardwise.simulate.block_keys import block_keys
@@ -46,10 +47,10 @@ COUNTS = ("prompt", "cached", "generated", "drafted", "accepted", "passes", "fin
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A batch whose tokens are drawn on the device, and not read yet."""
+    """A batch whose tokens are drawn or scored on the device, and not read yet."""
 
     batch: Sequence[Row]
-    drawn: Drawn | Verified
+    drawn: Drawn | Verified | LogProbabilities
 
 
 class InferenceEngine:
@@ -199,7 +200,7 @@ class InferenceEngine:
         live = Live(
             generation=generation,
             deliver=deliver,
-            state=self._scheduler.add(request, keys),
+            state=self._scheduler.add(request, () if generation.scores_prompt else keys),
             block_keys=keys,
             seed=seed % 2**32,
         )
@@ -238,6 +239,8 @@ class InferenceEngine:
     def _text_keys(self, state: SequenceState) -> list[bytes]:
         """Keys of the full blocks of all tokens that are known of a sequence."""
         live = self._by_state[state]
+        if live.generation.scores_prompt:  # after a preemption, too
+            return []
         live.block_keys = block_keys(
             live.tokens, self._limits.block_tokens, first_keys=live.block_keys
         )
@@ -266,7 +269,17 @@ class InferenceEngine:
             chunk_rows.append(self._row(chunk.sequence, chunk.past, tokens, is_last))
         if self._drafter is not None:
             self._drafter.read_prompts(chunk_rows)
-        return [*self._decode(decode_rows), *self._run(chunk_rows)]
+        plain_rows = [row for row in chunk_rows if not row.live.generation.scores_prompt]
+        scored_rows = [row for row in chunk_rows if row.live.generation.scores_prompt]
+        return [*self._decode(decode_rows), *self._run(plain_rows), *self._score(scored_rows)]
+
+    def _score(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
+        """Run chunks of prompts whose tokens are scored, and draw their next tokens."""
+        for chunk in rows:
+            for row in self._programs.scored_rows(chunk):
+                yield Dispatched([row], self._programs.score(row))
+                if row.draws:
+                    yield Dispatched([row], self._programs.draw([row]))
 
     def _release_slots_of_preempted(self) -> None:
         """Release the slots of sequences that have lost their blocks to others."""
@@ -318,14 +331,17 @@ class InferenceEngine:
     def _run(self, rows: Sequence[Row]) -> Iterator[Dispatched]:
         """Run rows in batches, and draw their next tokens."""
         for batch in self._programs.batches(rows):
-            logits_BV = self._programs.logits(batch)
+            self._programs.logits(batch)
             if any(row.draws for row in batch):
-                yield Dispatched(batch, self._programs.draw(logits_BV, batch))
+                yield Dispatched(batch, self._programs.draw(batch))
 
     def _deliver(self, dispatched: Sequence[Dispatched]) -> None:
         """Wait for the tokens of batches, and deliver them."""
         for part in dispatched:
             drawn = jax.device_get(part.drawn)
+            if isinstance(drawn, LogProbabilities):
+                _keep_scores(part.batch[0], drawn)
+                continue
             for row in part.batch:
                 if row.draws:
                     n_top = row.live.generation.sampling.logprobs
@@ -358,6 +374,20 @@ def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:
     if n_top is None or drawn.log_probabilities is None:
         return Token(id)
     logprobs = drawn.log_probabilities
-    top = zip(logprobs.top_BC[row, :n_top], logprobs.top_logprob_BC[row, :n_top], strict=True)
-    pairs = tuple((int(token), float(logprob)) for token, logprob in top)
-    return Token(id, float(logprobs.token_logprob_B[row]), pairs)
+    return Token(id, *_score_of(logprobs, (row,), n_top))
+
+
+def _keep_scores(row: Row, scores: LogProbabilities) -> None:
+    """Keep the scores of the tokens after those of a row, as far as they are of the prompt."""
+    generation = row.live.generation
+    end = min(row.length + 1, len(generation.prompt))
+    for position in range(row.past + 1, end):
+        place = (row.place, position - row.past - 1)
+        row.live.scores[position] = _score_of(scores, place, generation.sampling.logprobs or 0)
+
+
+def _score_of(scores: LogProbabilities, place: tuple[int, ...], n_top: int) -> Score:
+    """The score of one token."""
+    tops = zip(scores.top_BC[place][:n_top], scores.top_logprob_BC[place][:n_top], strict=True)
+    pairs = tuple((int(token), float(logprob)) for token, logprob in tops)
+    return Score(float(scores.token_logprob_B[place]), pairs)

@@ -9,17 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from numpy.typing import NDArray
 
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
+Numbers = NDArray[Any]
 
 SIZE_STEP = 4  # ratio of two numbers of copied blocks for which there are programs
 
 
 class HostCache:
-    """Blocks of an engine's cache in host memory.
+    """Blocks of an engine's cache in host memory; each process has the shards of its devices.
 
     Args:
         cache: the cache on the devices, of `PagedForward.init_cache`.
@@ -31,32 +34,57 @@ class HostCache:
     def __init__(self, cache: list[Tree], n_pools: int, n_blocks: int, n_host_blocks: int) -> None:
         sizes = (n_pools, n_blocks)
         self._n_blocks = n_pools * n_blocks
-        self._host = jax.tree.map(
-            lambda x: np.empty(
-                (n_host_blocks, x.shape[0] // self._n_blocks, *x.shape[1:]), x.dtype
-            ),
-            cache,
-        )
-        shardings = jax.tree.map(lambda x: x.sharding, cache)
-        self._gather = jax.jit(functools.partial(_gather, sizes))
+        self._host: list[list[Numbers]] = []  # shards of each array
+        for x in jax.tree.leaves(cache):
+            n_layers = x.shape[0] // self._n_blocks
+            shards = [shard.data.shape[1:] for shard in x.addressable_shards]
+            shapes = [(n_host_blocks, n_layers, *shape) for shape in shards]
+            self._host.append([np.empty(shape, x.dtype) for shape in shapes])
+        shardings = jax.tree.map(_block_sharding, cache)
+        self._gather = jax.jit(functools.partial(_gather, sizes), out_shardings=shardings)
         self._scatter = jax.jit(
-            functools.partial(_scatter, sizes), donate_argnums=0, out_shardings=shardings
+            functools.partial(_scatter, sizes),
+            donate_argnums=0,
+            out_shardings=jax.tree.map(lambda x: x.sharding, cache),
         )
 
     def copy(self, cache: list[Tree], copies: Copies) -> list[Tree]:
         """Run the copies that precede a pass; return the cache after them."""
         if copies.to_host:
             blocks, host_blocks = zip(*copies.to_host, strict=True)
-            read = jax.device_get(self._gather(cache, _padded(blocks, 0)))
-            for target, x in zip(jax.tree.leaves(self._host), jax.tree.leaves(read), strict=True):
-                target[list(host_blocks)] = x[: len(host_blocks)]
+            read = self._gather(cache, _padded(blocks, 0))
+            for host, x in zip(self._host, jax.tree.leaves(read), strict=True):
+                for target, shard in zip(host, x.addressable_shards, strict=True):
+                    target[list(host_blocks)] = np.asarray(shard.data)[: len(host_blocks)]
         if copies.to_device:
             host_blocks, blocks = zip(*copies.to_device, strict=True)
             rows = _padded(host_blocks, host_blocks[0])
-            x = jax.tree.map(lambda host: host[rows], self._host)
+            copied = self._on_devices(cache, rows)
             # The index after the last block is dropped.
-            cache = self._scatter(cache, x, _padded(blocks, self._n_blocks))
+            cache = self._scatter(cache, copied, _padded(blocks, self._n_blocks))
         return cache
+
+    def _on_devices(self, cache: list[Tree], rows: Any) -> list[Tree]:
+        """Host blocks as arrays with the shardings of the cache."""
+        leaves, tree = jax.tree.flatten(cache)
+        arrays = []
+        for host, x in zip(self._host, leaves, strict=True):
+            shape = (len(rows), x.shape[0] // self._n_blocks, *x.shape[1:])
+            shards = []
+            for part, shard in zip(host, x.addressable_shards, strict=True):
+                shards.append(jax.device_put(part[rows], shard.device))
+            arrays.append(
+                jax.make_array_from_single_device_arrays(shape, _block_sharding(x), shards)
+            )
+        blocks: list[Tree] = jax.tree.unflatten(tree, arrays)
+        return blocks
+
+
+def _block_sharding(x: Array) -> Sharding:
+    """The sharding of blocks [n,L,..] of an array of the cache."""
+    if not isinstance(x.sharding, NamedSharding):  # on one device
+        return x.sharding
+    return NamedSharding(x.sharding.mesh, PartitionSpec(None, None, *x.sharding.spec[1:]))
 
 
 def _padded(blocks: Sequence[int], padding: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,8 +13,10 @@ from shardwise import units
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import ModelConfig
+from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.devices import require_jax
+from shardwise.runtime.processes.consensus import least_of_all, require_equal
 from shardwise.serve.model_files import ServedModel
 from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from shardwise.runtime.serving.forward import PagedForward
     from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.programs import Programs
 
+INSTALL_COMMAND = "pip install 'shardwise[serve]'"
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
 PASS_TOKENS = 512  # of a pass, in each pool
@@ -47,6 +50,7 @@ class EngineOptions:
         sequences: the most sequences that run at the same time.
         pass_tokens: the most tokens of a pass.
         weights, kv: dtypes of the weights and of the cache.
+        host_bytes: host memory of this process for blocks of the prefix cache.
         drafted: tokens drafted for each sequence in a pass; 0 for no drafts.
         draft_model: a small model that drafts them; None to draft from a sequence's own text.
     """
@@ -56,6 +60,7 @@ class EngineOptions:
     pass_tokens: int | None = None
     weights: str | None = None
     kv: str | None = None
+    host_bytes: float = 0
     drafted: int = 0
     draft_model: ServedModel | None = None
 
@@ -74,10 +79,52 @@ def launched(
         BadFile: the weights cannot be read.
         MissingExtra: JAX is not installed.
     """
-    require_jax("serving", "pip install 'shardwise[serve]'")
+    require_jax("serving", INSTALL_COMMAND)
+    from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.followers import leading
+
+    with leading() as leader:
+        programs, limits, drafter = _load(model, options, plan, progress)
+        leader.lead(_models(programs, drafter))
+        engine = InferenceEngine(programs, limits, drafter)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
+def follow(
+    model: ServedModel,
+    options: EngineOptions,
+    plan: ServingPlan | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> None:
+    """Be one of several processes of an engine, until the engine of process 0 is closed.
+
+    Raises:
+        As `launched`.
+    """
+    from shardwise.serve.followers import following
+
+    with following() as follower:
+        programs, _, drafter = _load(model, options, plan, progress)
+        follower.follow(_models(programs, drafter))
+
+
+def _models(programs: Programs, drafter: Drafter | None) -> list[Programs]:
+    """The programs of an engine, and of the model that drafts for it."""
+    from shardwise.serve.draft_model import DraftModel
+
+    return [programs, drafter] if isinstance(drafter, DraftModel) else [programs]
+
+
+def _load(
+    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, progress: Progress
+) -> tuple[Programs, Limits, Drafter | None]:
+    """Load a model and compile its programs."""
+    from shardwise.serve.cache_sizes import host_blocks
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
-    from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.programs import Programs
 
     context = _context(model, options, plan)
@@ -86,6 +133,7 @@ def launched(
         raise BadInput(
             f"the plan is for {state.config.name}, and {model.source} has another model."
         )
+    _require_equal(model, options, plan)
     models = [model]
     states = [_state_of(model, state, context)]
     if options.draft_model:
@@ -104,9 +152,11 @@ def launched(
         max_sequences=sequences,
         max_tokens=max(options.pass_tokens or PASS_TOKENS * n_pools, sequences),
         tokens_per_pass=1 + n,
+        n_host_blocks=host_blocks(options.host_bytes, forwards),
     )
     of_pool = limits.of_pool(n_pools)
     sizes = {
+        "n_host_blocks": limits.n_host_blocks,
         "max_sequences": of_pool.max_sequences,
         "max_tokens": min(of_pool.max_tokens, max(context, of_pool.max_sequences)),
         "max_context": context,
@@ -118,11 +168,22 @@ def launched(
         drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)
     if drafter is not None:
         drafter.compile(lambda done, total: progress("drafts", done, total))
-    engine = InferenceEngine(programs, limits, drafter)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return programs, limits, drafter
+
+
+def _require_equal(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> None:
+    """Check that all processes of the engine were started alike.
+
+    Raises:
+        BadInput: they were not.
+    """
+    small = options.draft_model
+    require_equal(
+        model=replace(model.config, source=""),
+        plan=plan and encode(plan),
+        options=replace(options, draft_model=None),
+        draft=small and replace(small.config, source=""),
+    )
 
 
 def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> int:
@@ -154,6 +215,8 @@ def _local(
     Args:
         n_pools: groups of chips to which sequences are distributed.
     """
+    import jax
+
     from shardwise.runtime.devices import PLATFORMS, local_devices
     from shardwise.runtime.layout.mesh import role_mesh
     from shardwise.runtime.serving.engine_state import EngineState, engine_table
@@ -162,6 +225,11 @@ def _local(
     devices = devices or local_devices()
     compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
     n = max(n for n in range(1, len(devices) // n_pools + 1) if _divides(n, config))
+    if n * n_pools < len(devices) and jax.process_count() > 1:
+        raise BadInput(
+            f"{config.name} can be split over {n} of the {len(devices)} devices of all processes. "
+            "Start processes with as many devices as divide its heads, or serve a plan."
+        )
     layout = ServeLayout(mesh=Mesh(tensor=n, expert=n_pools), kv="sequence")
     chips = np.array(devices[: n * n_pools])
     mesh = split_tensor(role_mesh(layout.sizes, chips), kv_heads(config))
@@ -257,22 +325,21 @@ def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> li
     import jax
 
     from shardwise.runtime.serving.forward import PagedForward, block_tokens
+    from shardwise.serve.cache_sizes import block_bytes
 
     per_block = block_tokens(states[0])
     forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
-    block_bytes = 0
-    for x in jax.tree.leaves([one_block.cache_shapes() for one_block in forwards]):
-        block_bytes += math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    bytes_of_block = block_bytes(forwards)
     wanted = sequences * int(ceil_div(context, per_block)) + 1
-    memory = states[0].table.mesh.jax_mesh.devices.flat[0].memory_stats()
+    memory = jax.local_devices()[0].memory_stats()
     n_blocks = wanted
     if memory:
         free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
-        n_blocks = max(1, int(free_bytes / block_bytes))
+        n_blocks = max(1, least_of_all(int(free_bytes / bytes_of_block)))
     if n_blocks * per_block < context:
         raise BadInput(
             f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
-            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(block_bytes)} for "
+            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(bytes_of_block)} for "
             f"{per_block}). Lower --context, or use --kv-dtype int8."
         )
     made = []

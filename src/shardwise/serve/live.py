@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
-from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
+from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Score, Token
 from shardwise.simulate.request import SequenceState
 
 FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
@@ -30,6 +30,7 @@ class Live:
         tokens: prompt and output, as far as the host has read it.
         block_keys: keys of the full blocks of its tokens, as far as they were needed.
         slot: slot of its last token on the device; None while it waits.
+        scores: scores of tokens of its prompt by position, if they are asked for.
         last: the end of the output; None while it goes on. Tokens that arrive later are dropped.
     """
 
@@ -42,6 +43,7 @@ class Live:
     slot: int | None = None
     last: Token | None = None
     counts: Counter[int] = field(default_factory=Counter)
+    scores: dict[int, Score] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.generation.prompt)
@@ -98,7 +100,7 @@ class Live:
         self.tokens.append(token.id)
         self.counts[token.id] += 1
         if self.n_generated == 1:
-            token = token._replace(cached=self.state.hit_tokens)
+            token = token._replace(cached=self.state.hit_tokens, prompt=self._prompt_scores())
         if not finish and self.n_generated == generation.max_tokens:
             finish = LENGTH
         if finish:
@@ -109,7 +111,11 @@ class Live:
     def end(self, finish: str) -> None:
         """End the request without another token."""
         if self.last is None:
-            self.last = Token(-1, finish=finish)
+            scores = self._prompt_scores() if not self.n_generated else ()
+            self.last = Token(-1, finish=finish, prompt=scores)
+
+    def _prompt_scores(self) -> tuple[Score, ...]:
+        return tuple(self.scores[i] for i in sorted(self.scores))
 
     def deliver_last(self) -> None:
         """Deliver the end of the request, once its blocks are released."""

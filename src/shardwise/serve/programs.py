@@ -1,42 +1,35 @@
-"""The device's side of an engine: weights, cache, and the programs that run on them.
+"""The programs of an engine for batches of requests.
 
-Programs have few shapes, which are compiled ahead: a pass is padded to the next one. The last token
-of each running sequence stays on the device, in its slot, so that a decode step can start before
-the host has read the tokens of the step before.
+Programs have few shapes, which are compiled ahead: a pass is padded to the next one.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
-from shardwise.runtime.kernels import cpu_rows
-from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
+from shardwise.runtime.serving.sampling import (
+    Drawn,
+    LogProbabilities,
+    Verified,
+)
 from shardwise.runtime.weights.descriptions import Tree
-from shardwise.serve.host_cache import HostCache
+from shardwise.serve.device_programs import Bools, DevicePrograms, Ints, Program
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
-Ints = NDArray[np.int32]
-Program = tuple[int, int, bool]  # rows, new tokens of a row, whether all logits are returned
-Bools = NDArray[np.bool_]
 
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
 SHORTEST_CHUNK = 16  # tokens
+MOST_SCORED = 64  # tokens of a prompt whose logits are in memory at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,73 +68,20 @@ class Row:
 
 
 @dataclass(kw_only=True)
-class Programs:
-    """Weights, cache and compiled programs of one engine.
+class Programs(DevicePrograms):
+    """The programs of one engine, for batches of its requests.
 
     A batch has equally many rows of each pool of the engine, those of the first pool first.
 
     Args:
-        forward: the forward pass.
-        weights: weights, on the devices.
-        max_sequences: the most rows of a pool in a batch.
         max_tokens: the most new tokens of a pool in a batch.
         max_context: the most tokens of a sequence.
-        n_host_blocks: blocks of host memory that keep what the cache evicts, of all pools.
         max_drafted: the most drafted tokens of a row; 0 for no drafts.
     """
 
-    forward: PagedForward
-    weights: Tree
-    max_sequences: int
     max_tokens: int
     max_context: int
-    n_host_blocks: int = 0
     max_drafted: int = 0
-    _cache: list[Tree] = field(init=False)
-    _last_token_S: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        shardings = None
-        if not self.forward.by_layer:
-            shardings = self.forward.cache_formats()
-        self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
-        self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
-        # The slot after the last one belongs to padding.
-        zeros = np.zeros(self.n_slots + 1, np.int32)
-        self._last_token_S = jax.device_put(zeros, self._replicated)
-        self._compiler_options: dict[str, Any] = {}
-        if self.forward.by_layer:
-            self._compiler_options = cpu_rows.compiler_options()
-            self.weights = jax.jit(self.forward.weights_by_layer)(self.weights)
-        self._run = jax.jit(
-            functools.partial(_run, self.forward),
-            static_argnames="all_logits",
-            donate_argnums=(1,),
-            out_shardings=(shardings, None),
-            compiler_options=self._compiler_options,
-        )
-        self._draw = jax.jit(
-            _draw,
-            static_argnames="n_top",
-            donate_argnums=(1,),
-            out_shardings=(self._replicated, None),
-        )
-        self._verify = jax.jit(verify, static_argnames="n_top")
-        self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
-        self._host_cache: HostCache | None = None
-        if self.n_host_blocks:
-            n_blocks = self.forward.n_blocks
-            self._host_cache = HostCache(self._cache, self.n_pools, n_blocks, self.n_host_blocks)
-
-    @property
-    def n_pools(self) -> int:
-        """Number of groups of chips with sequences and a cache of their own."""
-        return self.forward.engine.n_pools
-
-    @property
-    def n_slots(self) -> int:
-        """Number of slots; a sequence that has ended keeps its slot until the host knows it."""
-        return 2 * self.max_sequences * self.n_pools
 
     @property
     def table_width(self) -> int:
@@ -178,15 +118,18 @@ class Programs:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiled = pool.map(self._compile, programs)
             for i, (program, executable) in enumerate(zip(programs, compiled, strict=True)):
-                self._compiled[program] = executable
+                n_rows, length, all_logits = program
+                self._compiled[n_rows * self.n_pools, length, all_logits] = executable
                 progress(i + 1, len(programs))
         for n_rows in self.batch_sizes():
-            logits_BV = self._forward([], n_rows, 1)
-            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(len(logits_BV), np.int32))
+            self._forward([], n_rows, 1)
+            n = n_rows * self.n_pools
+            self.perform("draw", None, np.full(n, self.n_slots, np.int32), None, None)
         for n_rows, length in verified:
-            logits_BTV = self._forward([], n_rows, length, all_logits=True)
-            drafted_BK = np.zeros((len(logits_BTV), self.max_drafted), np.int32)
-            self._verify(logits_BTV, drafted_BK, np.zeros(len(logits_BTV), np.int32))
+            self._forward([], n_rows, length, all_logits=True)
+            n = n_rows * self.n_pools
+            drafted_BK = np.zeros((n, self.max_drafted), np.int32)
+            self.perform("verify", None, drafted_BK, np.zeros(n, np.int32), None, None)
         jax.block_until_ready(self._cache)
 
     def _compile(self, program: Program) -> Callable[..., tuple[list[Tree], Array]]:
@@ -197,8 +140,8 @@ class Programs:
 
     def copy_blocks(self, copies: Copies) -> None:
         """Run the copies between the cache and host memory that precede a pass."""
-        if self._host_cache is not None:
-            self._cache = self._host_cache.copy(self._cache, copies)
+        if self._host_cache is not None and any(copies):
+            self.perform("copy", *copies)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, the longest rows first.
@@ -237,7 +180,8 @@ class Programs:
     def logits(self, batch: Sequence[Row]) -> Array:
         """Run a forward pass over a batch of `batches`; return logits_BV of their last tokens.
 
-        Logits of a row are at its `place`; the rest of B is padding.
+        Logits of a row are at its `place`; the rest of B is padding. `draw` has them until the
+        next pass.
         """
         return self._forward(batch, self._n_rows(batch), max(map(self._length, batch)))
 
@@ -258,13 +202,8 @@ class Programs:
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
     ) -> Array:
         """Run the program of a shape; return logits_BV, or logits_BTV for `all_logits`."""
-        arguments = (self.weights, self._cache, self._last_token_S)
-        batch = self._arrays(rows, n_rows, length)
-        run = self._compiled.get((n_rows, length, all_logits))
-        if run is None:
-            run = functools.partial(self._run, all_logits=all_logits)
-        self._cache, logits_BV = run(*arguments, *batch)
-        return logits_BV
+        logits: Array = self.perform("forward", all_logits, *self._arrays(rows, n_rows, length))
+        return logits
 
     def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
         """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
@@ -286,37 +225,65 @@ class Programs:
             tables_BM[i, : len(table)] = table
         return tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM
 
-    def draw(self, logits_BV: Array, batch: Sequence[Row]) -> Drawn:
-        """Draw the next tokens of a batch, and keep them as the last tokens of their slots.
+    def draw(self, batch: Sequence[Row]) -> Drawn:
+        """Draw the next tokens of the batch of the last `logits`.
 
-        Args:
-            logits_BV: from `logits`, of the same batch.
+        They are kept as the last tokens of their slots.
         """
-        n_rows, vocab = logits_BV.shape
+        n_rows = len(self._logits)
         slot_B = np.full(n_rows, self.n_slots, np.int32)
         for row in batch:
             if row.draws:
                 slot_B[row.place] = row.slot
         requests = [row.live for row in batch]
         places = [row.place for row in batch]
-        self._last_token_S, drawn = self._draw(
-            logits_BV,
-            self._last_token_S,
+        drawn: Drawn = self.perform(
+            "draw",
+            _n_top(requests),
             slot_B,
             draw_of(requests, [row.length for row in batch], places, n_rows),
-            changes_of(requests, places, n_rows, vocab),
-            n_top=_n_top(requests),
+            changes_of(requests, places, n_rows, self._logits.shape[-1]),
         )
         return drawn
+
+    def score(self, row: Row) -> LogProbabilities:
+        """Run a forward pass over a row of `scored_rows`, and score what follows its tokens.
+
+        `draw` has the logits of its last token. The first call compiles a program.
+        """
+        length = self._scored_length
+        self._forward([row], 1, length, all_logits=True)
+        next_BT = np.zeros((self.n_pools, length), np.int32)
+        following = row.live.tokens[row.past + 1 : row.length + 1]
+        next_BT[row.place, : len(following)] = following
+        n_top = row.live.generation.sampling.logprobs or 0
+        last_B = np.zeros(self.n_pools, np.int32)
+        last_B[row.place] = row.n_new - 1
+        scores: LogProbabilities = self.perform("score", n_top, next_BT, last_B)
+        return scores
+
+    @property
+    def _scored_length(self) -> int:
+        """Number of tokens of a row that is scored: all their logits need memory."""
+        return next(n for n in self.chunk_lengths() if n >= min(MOST_SCORED, self.max_tokens))
+
+    def scored_rows(self, row: Row) -> Iterator[Row]:
+        """Split a chunk of a prompt into rows for `score`."""
+        step = self._scored_length
+        for start in range(0, row.n_new, step):
+            tokens = row.tokens[start : start + step]
+            is_last = start + step >= row.n_new
+            past = row.past + start
+            part = replace(row, tokens=tokens, past=past, draws=row.draws and is_last)
+            yield from self.placed([part])
 
     def verify(self, rows: Sequence[Row]) -> Verified:
         """Run a forward pass over rows of a token and its drafts, and draw the tokens after each.
 
         At most `max_sequences` rows of a pool, which are `placed`; their slots are not used.
         """
-        length = 1 + self.max_drafted
-        logits_BTV = self._forward(rows, self._n_rows(rows), length, all_logits=True)
-        n_rows, _, vocab = logits_BTV.shape
+        self._forward(rows, self._n_rows(rows), 1 + self.max_drafted, all_logits=True)
+        n_rows = len(self._logits)
         drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
         n_drafted_B = np.zeros(n_rows, np.int32)
         for row in rows:
@@ -325,48 +292,15 @@ class Programs:
             n_drafted_B[row.place] = len(drafted)
         requests = [row.live for row in rows]
         places = [row.place for row in rows]
-        verified: Verified = self._verify(
-            logits_BTV,
+        verified: Verified = self.perform(
+            "verify",
+            _n_top(requests),
             drafted_BK,
             n_drafted_B,
             draw_of(requests, [row.past + 1 for row in rows], places, n_rows),
-            changes_of(requests, places, n_rows, vocab),
-            n_top=_n_top(requests),
+            changes_of(requests, places, n_rows, self._logits.shape[-1]),
         )
         return verified
-
-
-def _run(
-    forward: PagedForward,
-    weights: Tree,
-    cache: list[Tree],
-    last_token_S: Array,
-    tokens_BT: Array,
-    slot_B: Array,
-    is_from_slot_B: Array,
-    past_B: Array,
-    new_B: Array,
-    tables_BM: Array,
-    all_logits: bool = False,
-) -> tuple[list[Tree], Array]:
-    """A forward pass whose rows of one token may take it from their slots."""
-    first_B = jnp.where(is_from_slot_B, last_token_S[slot_B], tokens_BT[:, 0])
-    tokens_BT = tokens_BT.at[:, 0].set(first_B)
-    run = forward.function(all_logits=all_logits)
-    return run(weights, cache, tokens_BT, past_B, new_B, tables_BM)
-
-
-def _draw(
-    logits_BV: Array,
-    last_token_S: Array,
-    slot_B: Array,
-    how: Draw | None = None,
-    changes: Changes | None = None,
-    n_top: int | None = None,
-) -> tuple[Array, Drawn]:
-    """Draw tokens; return (last tokens of all slots, the drawn tokens)."""
-    drawn = draw(logits_BV, how, changes, n_top)
-    return last_token_S.at[slot_B].set(drawn.token_B), drawn
 
 
 def _n_top(requests: Sequence[Live]) -> int | None:

@@ -82,6 +82,8 @@ class Generation:
         max_tokens: tokens to generate, at least one.
         stop_tokens: tokens that end the output; they are not sent.
         mask: grammar of the output; None for free text.
+        scores_prompt: whether the first token comes with log-probabilities of the prompt's tokens,
+            as `sampling.logprobs` says. Such a prompt is computed anew, and not from the cache.
         client: requests of one client take turns with those of another, whatever their number.
     """
 
@@ -91,7 +93,15 @@ class Generation:
     sampling: Sampling = field(default_factory=Sampling)
     stop_tokens: frozenset[int] = frozenset()
     mask: TokenMask | None = None
+    scores_prompt: bool = False
     client: str = ""
+
+
+class Score(NamedTuple):
+    """The log-probability of a token, and the most probable tokens in its place."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 class Token(NamedTuple):
@@ -103,6 +113,7 @@ class Token(NamedTuple):
         top: the most probable tokens with their log-probabilities, highest first.
         finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED` or `FAILED`; "" if it goes on.
         cached: tokens of the prompt that were found in the prefix cache; set with the first token.
+        prompt: scores of the prompt's tokens after its first, if asked for; set as `cached`.
     """
 
     id: int
@@ -110,6 +121,7 @@ class Token(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
     finish: str = ""
     cached: int = 0
+    prompt: tuple[Score, ...] = ()
 
 
 Deliver = Callable[[Token], None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shardwise.runtime.tokenizer import FileTokenizer
 from shardwise.serve.model_files import ServedModel
 from shardwise.serve.request import TokenMask
-from shardwise.serve.text.structure import JSON_SCHEMA, REGEX, Grammar, GrammarSpec
+from shardwise.serve.text.structure import CHOICE, JSON_SCHEMA, REGEX, Grammar, GrammarSpec
 from shardwise.serve.text.texts import Texts, texts_of
 from shardwise.serve.text.vocabulary import ByteVocabulary, FileVocabulary, Vocabulary
 
@@ -55,6 +55,8 @@ def grammar_of_model(model: ServedModel, stop_tokens: frozenset[int]) -> Grammar
 def _mask(made: Grammars, spec: GrammarSpec) -> TokenMask:
     if spec.kind == REGEX:
         return made.regex(spec.definition)
+    if spec.kind == CHOICE:
+        return made.choice(json.loads(spec.definition))
     if spec.kind == JSON_SCHEMA:
         return made.json_schema(json.loads(spec.definition))
     return made.json_object()

@@ -19,10 +19,10 @@ from typing import Any
 import jax
 
 from shardwise.errors import BadFile, BadInput, MissingExtra
+from shardwise.runtime.processes.consensus import all_agree
 from shardwise.runtime.weights.descriptions import Tree
-from shardwise.train.consensus import all_agree
 from shardwise.train.fingerprint import fingerprints
-from shardwise.train.rendezvous import INSTALL_COMMAND
+from shardwise.train.requirements import INSTALL_COMMAND
 from shardwise.train.state import zero_residuals
 from shardwise.train.writable import ensure_writable
 

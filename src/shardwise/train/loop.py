@@ -12,10 +12,10 @@ import jax
 
 from shardwise.errors import CheckFailed
 from shardwise.plan.schema.training import Plan
+from shardwise.runtime.processes.consensus import all_agree
 from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.checkpoint import Checkpoints, array_types
-from shardwise.train.consensus import all_agree
 from shardwise.train.data_order import DataOrder
 from shardwise.train.metrics import Hooks, MetricsFile, StepRecord
 from shardwise.train.portable import PortableState

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import units
 from shardwise.errors import BadFile, BadInput
 from shardwise.models import ModelConfig, from_dict, load, presets
-from shardwise.train.rendezvous import require_jax
+from shardwise.train.requirements import require_jax
 from shardwise.train.writable import ensure_writable
 
 if TYPE_CHECKING:
@@ -167,9 +167,9 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
     Raises:
         BadFile: the folder cannot be written, or has too little room.
     """
+    from shardwise.runtime.processes.rendezvous import is_first
     from shardwise.runtime.weights.published_weights import save_weights
     from shardwise.train.portable import PortableState
-    from shardwise.train.rendezvous import is_first
 
     path = Path(folder)
     config = step.config

@@ -13,16 +13,17 @@ from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
+from shardwise.runtime.processes.consensus import require_equal
+from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
+from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.checks import check_inputs
-from shardwise.train.consensus import require_equal
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
-from shardwise.train.heartbeat import exit_after_peer
 from shardwise.train.metrics import Hooks, MetricsFile, Run
 from shardwise.train.options import CheckpointOptions, default_recipe, record_of
 from shardwise.train.recipe import Recipe
-from shardwise.train.rendezvous import Rendezvous, is_first, join
+from shardwise.train.requirements import require_jax
 from shardwise.train.rescue import export_or_save
 from shardwise.train.run_folder import RunRecord, changes, locked, write_record
 from shardwise.train.signals import catch_signals
@@ -35,17 +36,8 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 MANY_TOKENS = 1 << 29  # whose check takes seconds
+RESUME = "Start all of them again with --resume; saved checkpoints are complete."
 COMPILING = "compiling the step"  # the stage before the first step
-
-# Starts of errors that XLA's runtime raises when a connection to another process breaks.
-CONNECTION_ERRORS = (
-    "ABORTED",
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "UNKNOWN",
-)
 
 
 def train(
@@ -116,7 +108,8 @@ def train(
     case = rebuild(plan)
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())
-        join(joined, hooks.on_note)
+        require_jax()
+        join(joined, hooks.on_note, RESUME)
         devices = devices_for(case.system, plan.model.name)
         order = _data_order(plan, record.data, record.seed, hooks.on_stage)
         require_equal(
@@ -181,8 +174,8 @@ def _run(loop: Loop) -> str:
     try:
         return loop.run()
     except (jax.errors.JaxRuntimeError, ValueError) as error:  # JAX raises one or the other
-        if jax.process_count() > 1 and str(error).startswith(CONNECTION_ERRORS):
-            exit_after_peer(error)
+        if jax.process_count() > 1 and is_lost_connection(error):
+            exit_after_peer(error, RESUME)
         raise
 
 

@@ -22,7 +22,7 @@ from typing import TextIO
 from shardwise.errors import BadFile, BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
-from shardwise.train.consensus import all_agree
+from shardwise.runtime.processes.consensus import all_agree
 from shardwise.train.recipe import Recipe
 
 SCHEMA = "shardwise.run/1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
@@ -102,6 +103,32 @@ def test_a_conversation_reads_its_earlier_answers_from_the_cache(
         (later,) = generate(engine, [second])
     assert later.tokens[0].cached == 28  # of 20 + 9, whose last token was never written
     assert later.ids == plain.continuation(second.prompt, 9)
+
+
+@pytest.mark.parametrize("limits", [{}, {"n_blocks": 17, "watermark": 0.0}], ids=str)
+def test_prompts_are_scored_among_others(
+    compiled: Programs, plain: Greedy, limits: dict[str, object]
+) -> None:
+    sampling = replace(GREEDY, logprobs=2)
+    whole = requests(7)
+    scored = []
+    for request in whole:
+        again = replace(request, id=f"scored {request.id}", sampling=sampling, scores_prompt=True)
+        scored.append(again)
+    with running(compiled, **limits) as engine:
+        generate(engine, whole[:3])  # whose blocks are not read
+        outputs = generate(engine, [*scored, *whole])
+    for output, request in zip(outputs, scored, strict=False):
+        assert output.ids == plain.continuation(request.prompt, 12)
+        logprob_TV = np.asarray(jax.nn.log_softmax(plain.logits(request.prompt), axis=-1))
+        found = output.tokens[0].prompt
+        assert len(found) == len(request.prompt) - 1
+        for position, score in enumerate(found):
+            expected_V = logprob_TV[position]
+            expected = expected_V[request.prompt[position + 1]]
+            assert score.logprob == pytest.approx(expected, abs=1e-4)
+            assert [token for token, _ in score.top] == np.argsort(-expected_V)[:2].tolist()
+            assert score.top[0][1] == pytest.approx(expected_V.max(), abs=1e-4)
 
 
 def test_evicted_blocks_come_back_from_host_memory(compiled: Programs, plain: Greedy) -> None:

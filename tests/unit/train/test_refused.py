@@ -9,9 +9,9 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import BadInput
+from shardwise.runtime.processes.rendezvous import Rendezvous
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
-from shardwise.train.rendezvous import Rendezvous
 from tests.golden.terminal import run
 from tests.host import host
 

@@ -17,12 +17,16 @@ from shardwise.cli.answer import Answer, json_text
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
-from shardwise.cli.streams import write_answer
+from shardwise.cli.streams import reserve_stdout, write_answer
 from shardwise.errors import BadInput
 from shardwise.report.style import showable
+from shardwise.runtime.devices import require_jax
+from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
 from shardwise.serve.http.options import KEYS_VARIABLE, ServerOptions, read_api_keys
+from shardwise.serve.launch import INSTALL_COMMAND
 
 DEFAULT = ServerOptions()
+RESTART = "Start all of them again."
 
 server_option = partial(option, "Server")
 
@@ -44,6 +48,7 @@ def run(
     chunk: serving_model.PassTokens = "",
     dtype: serving_model.WeightsDtype = "",
     kv_dtype: serving_model.KvDtype = "",
+    host_cache: serving_model.HostCache = "",
     draft: serving_model.Draft = "",
     drafted: serving_model.Drafted = "",
     host: Annotated[
@@ -64,6 +69,9 @@ def run(
             "--queue N", f"requests that may wait for a place  [default: {DEFAULT.most_waiting}]"
         ),
     ] = "",
+    coordinator: options.Coordinator = "",
+    processes: options.Processes = None,
+    process: options.Process = None,
     json: options.Json = False,
 ) -> Answer | None:
     """Serve a model over HTTP by the OpenAI API, with a chat page, until Ctrl-C or SIGTERM.
@@ -75,6 +83,7 @@ def run(
         chunk=chunk,
         weights=dtype,
         kv=kv_dtype,
+        host_cache=host_cache,
         draft=draft,
         drafted=drafted,
     )
@@ -84,11 +93,21 @@ def run(
     key_file = Path(keys) if keys else None
     api_keys = inputs.read(read_api_keys, key_file, os.environ)
     inputs.read(_check_port, port)
+    rendezvous = inputs.read(
+        Rendezvous, coordinator=coordinator, processes=processes, process=process
+    )
     inputs.done()
     from shardwise.serve.http.run import serve
     from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
 
     found, plan = served
+    require_jax("serving", INSTALL_COMMAND)
+    if coordinator:
+        reserve_stdout()
+    join(rendezvous, lambda note: _say(f"{note}\n"), RESTART)
+    if not is_first():
+        serving_model.follow(found, engine_options, plan)
+        return None
     server = ServerOptions(
         host=host,
         port=port,

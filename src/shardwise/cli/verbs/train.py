@@ -19,11 +19,11 @@ from shardwise.cli.streams import reserve_stdout, write_answer
 from shardwise.errors import BadInput, CheckFailed, Problems
 from shardwise.report.style import showable
 from shardwise.report.training import run as report
+from shardwise.runtime.processes.rendezvous import Rendezvous, is_first
 from shardwise.train.checks import check_inputs
 from shardwise.train.metrics import Hooks, StepRecord
 from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
-from shardwise.train.rendezvous import Rendezvous, is_first
 from shardwise.train.run import COMPILING
 from shardwise.train.run_folder import RunRecord, read_record
 
@@ -35,7 +35,6 @@ MAX_STEPS = sys.maxsize  # stands for a number of steps that cannot be read
 
 optimization = partial(option, "Optimization")
 checkpoints = partial(option, "Checkpoints")
-hosts = partial(option, "Multiple hosts")
 
 
 def run(
@@ -112,11 +111,9 @@ def run(
         str,
         checkpoints("--export DIR", "save the last weights: safetensors, config.json"),
     ] = "",
-    coordinator: Annotated[
-        str, hosts("--coordinator HOST:PORT", "address of the first process")
-    ] = "",
-    processes: Annotated[int | None, hosts("--processes N", "number of processes")] = None,
-    process: Annotated[int | None, hosts("--process I", "index of this process")] = None,
+    coordinator: options.Coordinator = "",
+    processes: options.Processes = None,
+    process: options.Process = None,
     log: Annotated[
         str,
         output("--log FILE", "a JSON object per step  [default: metrics.jsonl of --checkpoint]"),

@@ -124,6 +124,25 @@ def draw(
     return Drawn(token_B, LogProbabilities(logprob_B, top_BC, top_logprob_BC))
 
 
+def score(
+    logits_BTV: Array, next_BT: Array, last_B: Array, n_top: int
+) -> tuple[Array, LogProbabilities]:
+    """Score the tokens of prompts; return (logits_BV after the last ones, log-probabilities [B,T]).
+
+    Args:
+        logits_BTV: logits in fp32 after each token.
+        next_BT: the token after it in the prompt.
+        last_B: index of the last token; what follows is padding.
+        n_top: number of most probable tokens to report.
+    """
+    logits_BV = jnp.take_along_axis(logits_BTV, last_B[:, None, None], axis=1)[:, 0]
+    logprob_BTV = jax.nn.log_softmax(logits_BTV, axis=-1)
+    next_BT1 = next_BT[..., None]
+    logprob_BT = jnp.take_along_axis(logprob_BTV, next_BT1, axis=-1)[..., 0]
+    top_logprob_BTC, top_BTC = lax.top_k(logprob_BTV, max(1, n_top))
+    return logits_BV, LogProbabilities(logprob_BT, top_BTC, top_logprob_BTC)
+
+
 def verify(
     logits_BTV: Array,
     drafted_BK: Array,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from shardwise.serve.http.errors import bad_request
 from shardwise.serve.http.output import Piece, ScoredToken
 from shardwise.serve.http.prepare import Service, Wish, new_id
@@ -26,21 +28,27 @@ def wish_of(service: Service, asked: CompletionRequest, client: str) -> Wish:
     Raises:
         ApiError: 400 if it cannot be served.
     """
-    if asked.echo and asked.logprobs is not None:
+    if asked.max_tokens == 0 and not asked.echo:
         raise bad_request(
-            "echo with logprobs would need log-probabilities of the prompt, which are not served. "
-            "Ask for one of the two.",
-            param="echo",
+            "max_tokens 0 needs echo: there would be nothing to answer.", param="max_tokens"
         )
     prompts = [_tokens(service, prompt) for prompt in _prompts(asked)]
     return Wish(
         id=new_id("cmpl"),
         prompts=prompts,
         client=client,
-        max_tokens=asked.max_tokens or USUAL_TOKENS,
+        max_tokens=_output_length(asked),
         logprobs=asked.logprobs,
         continues=True,
+        scores_prompt=bool(asked.echo) and asked.logprobs is not None,
     )
+
+
+def _output_length(asked: CompletionRequest) -> int:
+    """Tokens to generate; the engine's least is one, of which a mere echo says nothing."""
+    if asked.max_tokens is None:
+        return USUAL_TOKENS
+    return max(1, asked.max_tokens)
 
 
 class CompletionAnswer:
@@ -59,6 +67,7 @@ class CompletionAnswer:
         self._created = int(time.time())
         self._choices = asked.n or 1
         self._logprobs = asked.logprobs
+        self._only_echoes = asked.max_tokens == 0
         self._echoes: dict[int, str] = {}
         if asked.echo:
             for place, prompt in enumerate(_prompts(asked)):
@@ -68,22 +77,30 @@ class CompletionAnswer:
 
     def chunks(self, index: int, piece: Piece) -> list[CompletionResponse]:
         """The events of a stream for what is new of an output."""
-        text = self._echoes.pop(index, "") + piece.text
+        text = self._echoes.pop(index, "") + self._generated(piece)
         if not (text or piece.scored or piece.finish):
             return []
         return [self._response([self._choice(index, text, piece)], None)]
 
     def usage(self, usage: Usage) -> CompletionResponse:
         """The last event of a stream."""
-        return self._response([], usage)
+        return self._response([], self._counted(usage))
 
     def whole(self, pieces: Sequence[Piece], usage: Usage) -> CompletionResponse:
         """The answer in one."""
         choices = []
         for index, piece in enumerate(pieces):
-            text = self._echoes.get(index, "") + piece.text
+            text = self._echoes.get(index, "") + self._generated(piece)
             choices.append(self._choice(index, text, piece))
-        return self._response(choices, usage)
+        return self._response(choices, self._counted(usage))
+
+    def _generated(self, piece: Piece) -> str:
+        return "" if self._only_echoes else piece.text
+
+    def _counted(self, usage: Usage) -> Usage:
+        if not self._only_echoes:
+            return usage
+        return replace(usage, completion_tokens=0, total_tokens=usage.prompt_tokens)
 
     def _response(self, choices: list[CompletionChoice], usage: Usage | None) -> CompletionResponse:
         return CompletionResponse(
@@ -93,8 +110,12 @@ class CompletionAnswer:
     def _choice(self, index: int, text: str, piece: Piece) -> CompletionChoice:
         scored = None
         if self._logprobs is not None:
-            scored = _token_lists(piece.scored)
-        return CompletionChoice(index=index, text=text, logprobs=scored, finish_reason=piece.finish)
+            tokens = piece.scored
+            if self._only_echoes:
+                tokens = tokens[:-1]
+            scored = _token_lists(tokens)
+        finish = "length" if self._only_echoes and piece.finish else piece.finish
+        return CompletionChoice(index=index, text=text, logprobs=scored, finish_reason=finish)
 
 
 Prompt = str | list[int]
@@ -138,10 +159,13 @@ def _token_lists(scored: Sequence[ScoredToken]) -> TokenLists:
     lists = TokenLists(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for token in scored:
         name = _name(token.written)
-        top = {_name(written): logprob for written, logprob in token.top}
-        top[name] = token.logprob
+        logprob = top = None
+        if not token.is_first:
+            logprob = token.logprob
+            top = {_name(written): logprob for written, logprob in token.top}
+            top[name] = token.logprob
         lists.tokens.append(name)
-        lists.token_logprobs.append(token.logprob)
+        lists.token_logprobs.append(logprob)
         lists.top_logprobs.append(top)
         lists.text_offset.append(token.offset)
     return lists

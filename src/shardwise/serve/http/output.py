@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwise.serve.http.errors import failed, unavailable
 from shardwise.serve.http.prepare import Output
 from shardwise.serve.http.responses import Finish
-from shardwise.serve.request import CANCELLED, FAILED, LENGTH, Token
+from shardwise.serve.request import CANCELLED, FAILED, LENGTH, Score, Token
 from shardwise.serve.text.detokenize import Detokenizer, StopStrings
 from shardwise.serve.text.tools import Part, ToolCall
 from shardwise.serve.text.vocabulary import Vocabulary
@@ -24,12 +26,14 @@ class ScoredToken:
         logprob: its log-probability.
         offset: characters of the output before it.
         top: bytes and log-probabilities of the most probable tokens in its place.
+        is_first: whether it is the first token of a prompt, which has no log-probability.
     """
 
     written: bytes
     logprob: float
     offset: int
     top: tuple[tuple[bytes, float], ...]
+    is_first: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +42,7 @@ class Piece:
 
     Args:
         parts: text and calls, in their order.
-        scored: tokens, if log-probabilities are asked for.
+        scored: tokens, if log-probabilities are asked for; those of the prompt, too, if echoed.
         finish: why the output ended; None if it goes on.
     """
 
@@ -74,6 +78,7 @@ class GrowingText:
 
     def __init__(self, output: Output, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        self._prompt = output.generation.prompt
         self._detokenizer = Detokenizer(vocabulary, output.context, special=output.special)
         self._stops = StopStrings(output.stops, include=output.include_stop)
         self._parser = output.parser()
@@ -93,6 +98,8 @@ class GrowingText:
             return Piece()
         piece = Piece()
         self.cached = max(self.cached, token.cached)
+        if token.prompt:
+            piece.scored += self._scored_prompt(token.prompt)
         if token.id >= 0:
             self.tokens += 1
             text = self._detokenizer.push(token.id)
@@ -131,6 +138,17 @@ class GrowingText:
         if self._called:
             return "tool_calls"
         return "stop"
+
+    def _scored_prompt(self, scores: Sequence[Score]) -> list[ScoredToken]:
+        """The tokens of the prompt, of which the first follows nothing."""
+        decoder = getincrementaldecoder("utf-8")("replace")
+        first = self._vocabulary.bytes_of(self._prompt[0])
+        tokens = [ScoredToken(written=first, logprob=0, offset=0, top=(), is_first=True)]
+        self._characters = len(decoder.decode(first))
+        for id, score in zip(self._prompt[1:], scores, strict=True):
+            tokens.append(self._scored(Token(id, *score), score.logprob))
+            self._characters += len(decoder.decode(tokens[-1].written))
+        return tokens
 
     def _scored(self, token: Token, logprob: float) -> ScoredToken:
         top = []

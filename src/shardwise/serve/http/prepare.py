@@ -48,6 +48,7 @@ class Wish:
         structure: of a required call; None for what the request says.
         parser: makes the parser of an output.
         continues: whether an output continues its prompt, rather than to begin a text.
+        scores_prompt: whether log-probabilities of the prompts' tokens are reported.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Wish:
     structure: GrammarSpec | None = None
     parser: Callable[[], Parser] = PlainText
     continues: bool = False
+    scores_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,8 @@ def prepare(service: Service, asked: GenerationRequest, wish: Wish) -> list[Outp
     structure = wish.structure or structure_of(asked)
     sampling = sampling_of(asked, wish.logprobs, service.vocab)
     stop_tokens = _stop_tokens(service, asked)
+    if wish.scores_prompt and wish.max_tokens == 1:  # clients count on a token after the prompt's
+        stop_tokens = frozenset()
     stops = tuple(asked.stop or ())
     if isinstance(asked.stop, str):
         stops = (asked.stop,)
@@ -114,6 +118,7 @@ def prepare(service: Service, asked: GenerationRequest, wish: Wish) -> list[Outp
                 sampling=replace(sampling, seed=seed),
                 stop_tokens=stop_tokens,
                 mask=_mask(service, structure),
+                scores_prompt=wish.scores_prompt,
                 client=wish.client,
             )
             output = Output(

@@ -24,6 +24,7 @@ Bias = Annotated[float, Meta(ge=-100, le=100)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 JsonObject = dict[str, Any]
+Choices = Annotated[list[str], Meta(min_length=1, max_length=1000)]
 
 NOT_SERVED = {
     "best_of": "Ask for n choices, and take the best.",
@@ -34,9 +35,8 @@ NOT_SERVED = {
     "function_call": "Use tool_choice.",
     "modalities": "The model writes text.",
     "audio": "The model writes text.",
-    "guided_choice": "Use guided_regex with the choices between bars.",
     "guided_grammar": "Use guided_regex or guided_json.",
-    "structured_outputs": "Its fields are regex and json.",
+    "structured_outputs": "Its fields are regex, json and choice.",
 }
 
 
@@ -47,6 +47,7 @@ class StreamOptions(Struct, kw_only=True):
 class StructuredOutputs(Struct, kw_only=True, forbid_unknown_fields=True):
     regex: str | None = None
     json: str | JsonObject | None = None
+    choice: Choices | None = None
 
 
 class TextFormat(Struct, tag_field="type", tag="text"):
@@ -94,13 +95,13 @@ class GenerationRequest(Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     guided_regex: str | None = None
     guided_json: str | JsonObject | None = None
+    guided_choice: Choices | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     min_tokens: Literal[0] | None = None
     prompt_logprobs: None = None
-    guided_choice: None = None
     guided_grammar: None = None
 
 
@@ -111,6 +112,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         Annotated[str, Meta(min_length=1)]
         | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
     )
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Logprobs | None = None
     best_of: Literal[1] | None = None

@@ -24,8 +24,8 @@ class TokenLists(Struct, kw_only=True):
     """Log-probabilities of the tokens of a completion."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

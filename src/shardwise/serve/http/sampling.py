@@ -13,7 +13,7 @@ from shardwise.serve.http.requests import (
     JsonSchemaFormat,
 )
 from shardwise.serve.request import Sampling
-from shardwise.serve.text.structure import JSON_OBJECT, JSON_SCHEMA, REGEX, GrammarSpec
+from shardwise.serve.text.structure import CHOICE, JSON_OBJECT, JSON_SCHEMA, REGEX, GrammarSpec
 
 
 def sampling_of(asked: GenerationRequest, logprobs: int | None, vocab: int) -> Sampling:
@@ -73,19 +73,25 @@ def structure_of(asked: GenerationRequest) -> GrammarSpec | None:
         specs.append(_schema(form.json_schema.schema))
     regexes = [asked.guided_regex]
     schemas = [asked.guided_json]
+    choices = [asked.guided_choice]
     if asked.structured_outputs is not None:
         regexes.append(asked.structured_outputs.regex)
         schemas.append(asked.structured_outputs.json)
+        choices.append(asked.structured_outputs.choice)
     for regex in regexes:
         if regex is not None:
             specs.append(GrammarSpec(kind=REGEX, definition=regex))
     for schema in schemas:
         if schema is not None:
             specs.append(_schema(schema))
+    for texts in choices:
+        if texts is not None:
+            specs.append(GrammarSpec(kind=CHOICE, definition=json.dumps(texts)))
     if len(specs) > 1:
         raise bad_request(
             f"the output is given {len(specs)} structures: give one of response_format, "
-            "structured_outputs.json, structured_outputs.regex, guided_json and guided_regex."
+            "structured_outputs.json, .regex and .choice, guided_json, guided_regex and "
+            "guided_choice."
         )
     if specs:
         return specs[0]

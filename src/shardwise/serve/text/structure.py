@@ -10,6 +10,7 @@ from shardwise.serve.request import TokenMask
 JSON_OBJECT = "json_object"  # any JSON object
 JSON_SCHEMA = "json_schema"  # a JSON value of this schema
 REGEX = "regex"  # a text that the whole pattern matches
+CHOICE = "choice"  # one of some texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +18,9 @@ class GrammarSpec:
     """The structure that an output must have.
 
     Args:
-        kind: `JSON_OBJECT`, `JSON_SCHEMA` or `REGEX`.
-        definition: the schema as JSON, or the pattern; empty for `JSON_OBJECT`.
+        kind: `JSON_OBJECT`, `JSON_SCHEMA`, `REGEX` or `CHOICE`.
+        definition: the schema as JSON, the pattern, or the texts as a JSON list; empty for
+            `JSON_OBJECT`.
     """
 
     kind: str

@@ -16,6 +16,7 @@ from shardwise.serve.request import (
     Deliver,
     EngineStats,
     Generation,
+    Score,
     Token,
 )
 
@@ -49,7 +50,10 @@ class Sequence:
             logprob = -0.5
             others = range(asked.sampling.logprobs)
             top = tuple(((token + k) % 256, -0.5 - k) for k in others)
-        self.deliver(Token(token, logprob, top, finish, cached))
+        prompt: tuple[Score, ...] = ()
+        if asked.scores_prompt and self.sent == 1:
+            prompt = tuple(Score(-float(i), ((token, -0.1),)) for i in range(1, len(asked.prompt)))
+        self.deliver(Token(token, logprob, top, finish, cached, prompt))
         return bool(finish)
 
 

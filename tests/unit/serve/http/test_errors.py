@@ -72,7 +72,8 @@ BAD: list[tuple[Any, str | None, str]] = [
     ({"prompt": "a", "best_of": 2}, "best_of", "not served. Ask for n choices"),
     ({"prompt": "a", "suffix": "z"}, "suffix", "only continues a prompt"),
     ({"prompt": "a", "min_tokens": 5}, "min_tokens", "ignore_eos"),
-    ({"prompt": "a", "echo": True, "logprobs": 1}, "echo", "Ask for one of the two"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens 0 needs echo"),
+    ({"prompt": "a", "guided_choice": []}, "guided_choice", "length >= 1"),
     ({"prompt": "a", "response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
     ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format", "llguidance"),
 ]

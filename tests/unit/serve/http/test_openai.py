@@ -64,6 +64,32 @@ def test_a_stream_of_completions_is_the_whole(client: OpenAI, served: Served) ->
     assert usage.completion_tokens == 2 * length(served.replies.text)
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_log_probabilities_of_a_prompt(client: OpenAI, max_tokens: int) -> None:
+    prompt = "é cat"
+    answer = client.completions.create(
+        model=MODEL, prompt=prompt, echo=True, logprobs=1, max_tokens=max_tokens
+    )
+    (choice,) = answer.choices
+    found = choice.logprobs
+    assert found is not None
+    assert found.tokens
+    assert found.text_offset
+    assert found.top_logprobs
+    assert choice.text == prompt + "hello" * max_tokens
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == max_tokens
+    n = length(prompt)
+    assert len(found.tokens) == n + max_tokens
+    assert found.token_logprobs == [None, *(-float(i) for i in range(1, n)), *[-0.5] * max_tokens]
+    assert found.top_logprobs[0] is None
+    assert set(found.top_logprobs[1].values()) == {-0.1, -1.0}
+    for token, offset in zip(found.tokens, found.text_offset, strict=True):
+        if not token.startswith("bytes:"):
+            assert choice.text[offset:].startswith(token)
+
+
 def test_log_probabilities_of_a_completion(client: OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt="x", logprobs=2)
     logprobs = answer.choices[0].logprobs

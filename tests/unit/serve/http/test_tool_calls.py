@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 
 from shardwise.errors import BadInput
-from shardwise.serve.text.structure import JSON_OBJECT, JSON_SCHEMA, REGEX, GrammarSpec
+from shardwise.serve.text.structure import CHOICE, JSON_OBJECT, JSON_SCHEMA, REGEX, GrammarSpec
 from tests.unit.serve.http.serving import MODEL, Served, serving
 from tests.unit.serve.tiny import byte_level
 
@@ -161,6 +161,14 @@ def test_a_call_can_be_required(client: OpenAI, served: Served) -> None:
             GrammarSpec(kind=JSON_SCHEMA, definition="{}"),
         ),
         ({"extra_body": {"guided_regex": "a+"}}, GrammarSpec(kind=REGEX, definition="a+")),
+        (
+            {"extra_body": {"guided_choice": ["a", "b|c"]}},
+            GrammarSpec(kind=CHOICE, definition='["a", "b|c"]'),
+        ),
+        (
+            {"extra_body": {"structured_outputs": {"choice": ["a"]}}},
+            GrammarSpec(kind=CHOICE, definition='["a"]'),
+        ),
         ({"extra_body": {"guided_json": "{}"}}, GrammarSpec(kind=JSON_SCHEMA, definition="{}")),
         (
             {"extra_body": {"structured_outputs": {"regex": "a+"}}},

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import os, time
-from shardwise.train import heartbeat
+from shardwise.runtime.processes import heartbeat
 
 class Client:
     def key_value_set(self, key, value, allow_overwrite):
@@ -18,7 +18,7 @@ class Client:
     def key_value_dir_get(self, key):
         return []
 
-heartbeat.watch(Client(), 0, 2)
+heartbeat.watch(Client(), 0, 2, "Start again.")
 time.sleep(0.1)
 """
 

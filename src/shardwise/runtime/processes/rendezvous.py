@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput
-from shardwise.runtime import devices
 from shardwise.runtime.devices import distributed_state
-from shardwise.train import heartbeat
+from shardwise.runtime.processes import heartbeat
 
-INSTALL_COMMAND = "pip install 'shardwise[train]'"
 # JAX ends a run this long after the last heartbeat; `heartbeat` does so earlier, with a reason.
 JAX_TIMEOUT_S = 100
 
@@ -51,7 +49,7 @@ class Rendezvous:
             )
 
 
-def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
+def join(rendezvous: Rendezvous, on_note: Callable[[str], None], advice: str) -> None:
     """Connect to the other processes of the run.
 
     Without a coordinator, JAX looks for one in the environment of Slurm, Kubernetes, MPI and TPU
@@ -60,16 +58,16 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
     Args:
         rendezvous: address of the coordinator.
         on_note: receives a message before this process waits for the others.
+        advice: what to do when another process has ended.
 
     Raises:
-        MissingExtra: JAX is not installed.
         BadInput: the other processes cannot be reached.
     """
-    require_jax()
     import jax
 
     if jax.distributed.is_initialized():
         return
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
     if rendezvous.coordinator:
         on_note(
             f"process {rendezvous.process} of {rendezvous.processes} meets the others at "
@@ -83,16 +81,7 @@ def join(rendezvous: Rendezvous, on_note: Callable[[str], None]) -> None:
             return  # the environment names no coordinator: one process
     state = distributed_state()
     if state.num_processes > 1:
-        heartbeat.watch(state.client, state.process_id, state.num_processes)
-
-
-def require_jax() -> None:
-    """Check that JAX is installed.
-
-    Raises:
-        MissingExtra: it is not.
-    """
-    devices.require_jax("training", INSTALL_COMMAND)
+        heartbeat.watch(state.client, state.process_id, state.num_processes, advice)
 
 
 def _initialize(rendezvous: Rendezvous) -> None:
@@ -112,6 +101,4 @@ def _initialize(rendezvous: Rendezvous) -> None:
 
 def is_first() -> bool:
     """Return whether this is process 0, which writes logs and messages for all."""
-    import jax
-
-    return jax.process_index() == 0
+    return bool(distributed_state().process_id == 0)  # JAX's own function starts its backend

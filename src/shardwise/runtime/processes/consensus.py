@@ -39,6 +39,16 @@ def require_equal(**values: Any) -> None:
         )
 
 
+def least_of_all(number: int) -> int:
+    """Return the least `number` of all processes; wait until all of them have called this."""
+    import jax
+    import numpy as np
+
+    if jax.process_count() == 1:
+        return number
+    return int(np.min(_all_gather(np.array(number))))
+
+
 def _all_gather(array: Any) -> Any:
     from jax.experimental import multihost_utils
 
