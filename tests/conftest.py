@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.xla import LEAST_COMPILE_TIME
+
 # Set before any module under test looks: the same text on every machine, in every terminal.
 os.environ.update(NO_COLOR="1", COLUMNS="80", TERM="dumb", LC_ALL="C.UTF-8", PYTHONUTF8="1")
 os.environ.pop("FORCE_COLOR", None)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {LEAST_COMPILE_TIME}".strip()
 
 # The same examples on every run, no database on disk and no clock: a failure is a failure again.
 settings.register_profile(

@@ -15,18 +15,16 @@ from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
 from tests.conftest import ROOT
-from tests.xla import LEAST_COMPILE_TIME
 
 PATIENCE_S = 300
 
 
 def environment(*folders: Path) -> dict[str, str]:
-    """Variables of a process that finds modules in these folders, with the flags of the tests."""
+    """Variables of a process that finds modules in these folders."""
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {LEAST_COMPILE_TIME}".strip(),
     }
 
 

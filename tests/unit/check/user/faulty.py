@@ -104,7 +104,8 @@ def model(
 ) -> Program:
     """An embedding and layers, whose batch is split over `data`, as the weights are.
 
-    A batch that is whole is so from the beginning: no axis splits the tokens or what follows.
+    A batch that is whole is so from the beginning: no axis splits the tokens or what follows. The
+    program that trains has few tokens, because the compiler takes long over many.
     """
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -128,7 +129,8 @@ def model(
     table_VD = array((V, D), "model")
     up_LDF = array((L, D, F), None, "data", "model")
     down_LFD = array((L, F, D), None, "model", "data")
-    tokens_BT = array((B, T), None if batch_is_whole else "data", dtype=jnp.int32)
+    n_tokens = (16, 128) if trains else (B, T)
+    tokens_BT = array(n_tokens, None if batch_is_whole else "data", dtype=jnp.int32)
     program = jax.grad(forward, argnums=(0, 1, 2)) if trains else forward
     return jax.jit(program), (table_VD, up_LDF, down_LFD, tokens_BT)
 
