@@ -42,6 +42,7 @@ class DraftModel(Programs):
         self._draft = jax.jit(
             functools.partial(_draft, self.forward),
             donate_argnums=(1,),
+            out_shardings=(self._cache_formats, None),
             compiler_options=self._compiler_options,
         )
 
