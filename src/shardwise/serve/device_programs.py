@@ -59,10 +59,10 @@ class DevicePrograms:
     _last_token_S: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        shardings = None
+        self._cache_formats: list[Any] | None = None
         if not self.forward.by_layer:
-            shardings = self.forward.cache_formats()
-        self._cache = jax.jit(self.forward.init_cache, out_shardings=shardings)()
+            self._cache_formats = self.forward.cache_formats()
+        self._cache = jax.jit(self.forward.init_cache, out_shardings=self._cache_formats)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
         zeros = np.zeros(self.n_slots + 1, np.int32)
@@ -75,7 +75,7 @@ class DevicePrograms:
             functools.partial(_run, self.forward),
             static_argnames="all_logits",
             donate_argnums=(1,),
-            out_shardings=(shardings, None),
+            out_shardings=(self._cache_formats, None),
             compiler_options=self._compiler_options,
         )
         # Each process of the engine reads what is drawn, so its devices have all of it.

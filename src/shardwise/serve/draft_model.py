@@ -44,7 +44,7 @@ class DraftModel(Programs):
         self._draft = jax.jit(
             functools.partial(_draft, self.forward),
             donate_argnums=(1,),
-            out_shardings=(None, self._replicated),
+            out_shardings=(self._cache_formats, self._replicated),
             compiler_options=self._compiler_options,
         )
 
