@@ -36,8 +36,9 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("name", rows([*FAMILIES, *LAYOUTS], QUICK))
 def test_logits_are_those_of_a_pass_over_whole_sequences(runs: Any, name: str) -> None:
-    mesh = (FAMILIES | LAYOUTS)[name][1]
-    assert runs[name]["n"] == TOKENS_READ * mesh.data * mesh.expert
+    _, mesh, _, _, *chosen = (FAMILIES | LAYOUTS)[name]
+    n_pools = mesh.data * mesh.expert * (mesh.fsdp if chosen == ["gathered"] else 1)
+    assert runs[name]["n"] == TOKENS_READ * n_pools
     assert runs[name]["most"] < LOGIT
 
 
