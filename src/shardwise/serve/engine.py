@@ -31,9 +31,9 @@ from shardwise.serve.request import (
     Deliver,
     EngineStats,
     Generation,
-    Score,
     Token,
 )
+from shardwise.serve.scores import keep_scores, score_of
 from shardwise.simulate.block_keys import block_keys
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.passes import Pass
@@ -340,7 +340,7 @@ class InferenceEngine:
         for part in dispatched:
             drawn = jax.device_get(part.drawn)
             if isinstance(drawn, LogProbabilities):
-                _keep_scores(part.batch[0], drawn)
+                keep_scores(part.batch[0], drawn)
                 continue
             for row in part.batch:
                 if row.draws:
@@ -374,20 +374,4 @@ def _token(drawn: Drawn, row: int, n_top: int | None) -> Token:
     if n_top is None or drawn.log_probabilities is None:
         return Token(id)
     logprobs = drawn.log_probabilities
-    return Token(id, *_score_of(logprobs, (row,), n_top))
-
-
-def _keep_scores(row: Row, scores: LogProbabilities) -> None:
-    """Keep the scores of the tokens after those of a row, as far as they are of the prompt."""
-    generation = row.live.generation
-    end = min(row.length + 1, len(generation.prompt))
-    for position in range(row.past + 1, end):
-        place = (row.place, position - row.past - 1)
-        row.live.scores[position] = _score_of(scores, place, generation.sampling.logprobs or 0)
-
-
-def _score_of(scores: LogProbabilities, place: tuple[int, ...], n_top: int) -> Score:
-    """The score of one token."""
-    tops = zip(scores.top_BC[place][:n_top], scores.top_logprob_BC[place][:n_top], strict=True)
-    pairs = tuple((int(token), float(logprob)) for token, logprob in tops)
-    return Score(float(scores.token_logprob_B[place]), pairs)
+    return Token(id, *score_of(logprobs, (row,), n_top))
