@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.kv_blocks import gather, padded, scatter
 from shardwise.simulate.host_tier import Copies
-
-Array = jax.Array
 
 SIZE_STEP = 4  # ratio of two numbers of copied blocks for which there are programs
 
@@ -33,50 +29,20 @@ class HostCache:
             lambda x: np.empty((n_host_blocks, x.shape[0] // n_blocks, *x.shape[1:]), x.dtype),
             cache,
         )
-        self._gather = jax.jit(functools.partial(_gather, n_blocks))
-        self._scatter = jax.jit(functools.partial(_scatter, n_blocks), donate_argnums=0)
+        self._gather = jax.jit(functools.partial(gather, n_blocks))
+        self._scatter = jax.jit(functools.partial(scatter, n_blocks), donate_argnums=0)
 
     def copy(self, cache: list[Tree], copies: Copies) -> list[Tree]:
         """Run the copies that precede a pass; return the cache after them."""
         if copies.to_host:
             blocks, host_blocks = zip(*copies.to_host, strict=True)
-            read = jax.device_get(self._gather(cache, _padded(blocks, 0)))
+            read = jax.device_get(self._gather(cache, padded(blocks, 0, SIZE_STEP)))
             for target, x in zip(jax.tree.leaves(self._host), jax.tree.leaves(read), strict=True):
                 target[list(host_blocks)] = x[: len(host_blocks)]
         if copies.to_device:
             host_blocks, blocks = zip(*copies.to_device, strict=True)
-            rows = _padded(host_blocks, host_blocks[0])
+            rows = padded(host_blocks, host_blocks[0], SIZE_STEP)
             x = jax.tree.map(lambda host: host[rows], self._host)
             # The index after the last block is dropped.
-            cache = self._scatter(cache, x, _padded(blocks, self._n_blocks))
+            cache = self._scatter(cache, x, padded(blocks, self._n_blocks, SIZE_STEP))
         return cache
-
-
-def _padded(blocks: Sequence[int], padding: int) -> Any:
-    """Indices of blocks, padded to one of few lengths."""
-    size = 1
-    while size < len(blocks):
-        size *= SIZE_STEP
-    return np.array([*blocks, *[padding] * (size - len(blocks))], np.int32)
-
-
-def _gather(n_blocks: int, cache: list[Tree], block_n: Array) -> list[Tree]:
-    """Blocks [n,L,..] of all layers."""
-
-    def gather(x: Array) -> Array:
-        return x.reshape(-1, n_blocks, *x.shape[1:])[:, block_n].swapaxes(0, 1)
-
-    blocks: list[Tree] = jax.tree.map(gather, cache)
-    return blocks
-
-
-def _scatter(n_blocks: int, cache: list[Tree], blocks: list[Tree], block_n: Array) -> list[Tree]:
-    """The cache with some blocks [n,L,..] replaced."""
-
-    def scatter(x: Array, new: Array) -> Array:
-        layers = x.reshape(-1, n_blocks, *x.shape[1:])
-        layers = layers.at[:, block_n].set(jnp.swapaxes(new, 0, 1), mode="drop")
-        return layers.reshape(x.shape)
-
-    written: list[Tree] = jax.tree.map(scatter, cache, blocks)
-    return written

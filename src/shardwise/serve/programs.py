@@ -26,6 +26,7 @@ from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.host_cache import HostCache
+from shardwise.serve.kv_blocks import BlockTransfer
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
@@ -115,6 +116,7 @@ class Programs:
         self._draw = jax.jit(_draw, static_argnames="n_top", donate_argnums=(1,))
         self._verify = jax.jit(verify, static_argnames="n_top")
         self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
+        self.transfer = BlockTransfer(self.forward)
         self._host_cache: HostCache | None = None
         if self.n_host_blocks:
             n_blocks = self.forward.n_blocks
@@ -181,6 +183,14 @@ class Programs:
         """Run the copies between the cache and host memory that precede a pass."""
         if self._host_cache is not None:
             self._cache = self._host_cache.copy(self._cache, copies)
+
+    def read_blocks(self, table: Sequence[int]) -> list[Tree]:
+        """The blocks of a table, as they are after the passes that were started; for `transfer`."""
+        return self.transfer.read(self._cache, table)
+
+    def write_blocks(self, table: Sequence[int], n_tokens: int, blocks: list[Tree]) -> None:
+        """Write the first `n_tokens` tokens of a table, from blocks of `transfer.place`."""
+        self._cache = self.transfer.write(self._cache, table, n_tokens, blocks)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, each of rows that are padded to one length.
