@@ -25,7 +25,7 @@ from shardwise.serve.model_files import ServedModel, find_model
 from shardwise.simulate.limits import MAX_TOKENS_PER_PASS
 
 if TYPE_CHECKING:
-    from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.request import Engine
 
 WEIGHTS_DTYPES = ("fp32", "bf16", "int8", "int4")
 KV_DTYPES = ("fp32", "bf16", "int8")
@@ -152,7 +152,7 @@ def _source(plan: ServingPlan) -> str:
 @contextmanager
 def running_engine(
     model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
-) -> Iterator[InferenceEngine]:
+) -> Iterator[Engine]:
     """The engine of a model, with progress on stderr until it is ready."""
     line = ProgressLine(quiet=quiet)
 

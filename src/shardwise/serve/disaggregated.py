@@ -12,10 +12,9 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shardwise.errors import BadInput
-from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.live import Live, seed_of
 from shardwise.serve.phases import DecodeEngine, Prefiller, WaitingPrompts
 from shardwise.serve.request import (
@@ -94,7 +93,7 @@ class DisaggregatedEngine:
         for engine in self._engines:
             engine.close()
 
-    def _receive(self, live: Live, first: Token, blocks: list[Tree] | None) -> None:
+    def _receive(self, live: Live, first: Token, blocks: Any) -> None:
         """Take the first token of a request, and move it to a decode engine.
 
         Called from the thread of the prefill engine. A cancellation comes either before the place
@@ -119,7 +118,7 @@ class DisaggregatedEngine:
         if live.ended:
             live.deliver_last()
 
-    def _place(self, live: Live, decode: DecodeEngine, blocks: list[Tree]) -> None:
+    def _place(self, live: Live, decode: DecodeEngine, blocks: Any) -> None:
         """Move the blocks of a prompt to the devices of a decode engine."""
         if live.ended:
             return
@@ -127,6 +126,9 @@ class DisaggregatedEngine:
             live.prompt_blocks = decode.place(blocks)
         except BadInput as error:
             logger.error("a prompt from the prefill engine is of no use: %s", error)
+            live.end(FAILED)
+        except Exception:  # of the devices: they may have no memory left
+            logger.exception("a prompt could not be moved to its decode engine")
             live.end(FAILED)
 
     def _least_loaded(self, engines: Sequence[P]) -> P:

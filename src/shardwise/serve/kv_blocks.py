@@ -59,13 +59,23 @@ class BlockTransfer:
         blocks: list[Tree] = self._read(cache, padded(table, 0, SIZE_STEP))
         return blocks
 
-    def place(self, blocks: list[Tree]) -> list[Tree]:
+    def place(self, blocks: Any) -> list[Tree]:
         """Move blocks of any cache of this model to the devices of this one, as it lays them out.
+
+        Args:
+            blocks: those of `read` or their arrays in a list, on any devices or in host memory.
 
         Raises:
             BadInput: they are not of a cache of this model and dtype.
         """
-        fitted = jax.tree.map(self._fitted, blocks, self.shapes(1))
+        expected, structure = jax.tree.flatten(self.shapes(1))
+        arrays = jax.tree.leaves(blocks)
+        if len(arrays) != len(expected):
+            raise BadInput(
+                f"the KV cache of the prompt has {len(arrays)} arrays, and that of this engine "
+                f"{len(expected)}. Serve the same model with the same --kv-dtype."
+            )
+        fitted = jax.tree.unflatten(structure, map(self._fitted, arrays, expected))
         placed: list[Tree] = jax.device_put(fitted, self._shardings)
         return placed
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.devices import require_jax
 from shardwise.serve.model_files import ServedModel
+from shardwise.serve.planned_phases import disaggregated_states
 from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from shardwise.runtime.serving.forward import PagedForward
     from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.remote_prefill import PrefillServer
+    from shardwise.serve.request import Engine
 
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
@@ -35,6 +38,7 @@ INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are 
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 PROBE = "A text by which two tokenizers are compared: 1234 + x_y."
 
+E = TypeVar("E", bound="InferenceEngine")
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
 
 
@@ -49,6 +53,8 @@ class EngineOptions:
         weights, kv: dtypes of the weights and of the cache.
         drafted: tokens drafted for each sequence in a pass; 0 for no drafts.
         draft_model: a small model that drafts them; None to draft from a sequence's own text.
+        prefill: whether the engine computes prompts for other servers.
+        prefill_from: the server that computes prompts for this one; None to compute them here.
     """
 
     context: int | None = None
@@ -58,6 +64,8 @@ class EngineOptions:
     kv: str | None = None
     drafted: int = 0
     draft_model: ServedModel | None = None
+    prefill: bool = False
+    prefill_from: PrefillServer | None = None
 
 
 @contextmanager
@@ -66,7 +74,7 @@ def launched(
     options: EngineOptions,
     plan: ServingPlan | None = None,
     progress: Progress = lambda stage, done, total: None,
-) -> Iterator[InferenceEngine]:
+) -> Iterator[Engine]:
     """Load a model, compile its programs, and start its engine; it is closed at the end.
 
     Raises:
@@ -75,19 +83,74 @@ def launched(
         MissingExtra: JAX is not installed.
     """
     require_jax("serving", "pip install 'shardwise[serve]'")
-    from shardwise.serve.draft_model import DraftModel
-    from shardwise.serve.drafts import NgramDrafter
+    from shardwise.serve.disaggregated import DisaggregatedEngine
     from shardwise.serve.engine import InferenceEngine
-    from shardwise.serve.programs import Programs
+    from shardwise.serve.phases import DecodeEngine, PrefillEngine, Prefiller
+    from shardwise.serve.remote_prefill import RemotePrefill
 
     context = _context(model, options, plan)
-    state = _planned(plan, options) if plan else _local(model.config, options, context)
-    if plan and state.config.d_model != model.config.d_model:
-        raise BadInput(
-            f"the plan is for {state.config.name}, and {model.source} has another model."
-        )
+    prefill_states, states = _states(model, options, plan, context)
+    with ExitStack() as running:
+
+        def start(kind: type[E], state: EngineState, options: EngineOptions = options) -> E:
+            engine = _engine(kind, model, options, plan, state, context, progress)
+            running.callback(engine.close)
+            return engine
+
+        without_drafts = replace(options, drafted=0, draft_model=None)
+        prefill = [start(PrefillEngine, state, without_drafts) for state in prefill_states]
+        prefillers: list[Prefiller] = [*prefill]
+        if options.prefill_from:
+            prefillers.append(RemotePrefill(options.prefill_from))
+        if not states:
+            yield prefill[0]
+        elif not prefillers:
+            yield start(InferenceEngine, states[0])
+        else:
+            decode = [start(DecodeEngine, state) for state in states]
+            engine = DisaggregatedEngine(prefillers, decode)
+            running.callback(engine.close)
+            yield engine
+
+
+def _states(
+    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, context: int
+) -> tuple[list[EngineState], list[EngineState]]:
+    """The engines that compute prompts alone, and the others.
+
+    Raises:
+        BadInput: the plan is not served here, or is for another model.
+    """
+    prefill: list[EngineState] = []
+    if plan is None:
+        states = [_local(model.config, options, context)]
+    elif plan.strategy.prefill:
+        prefill, states = disaggregated_states(plan, options)
+    else:
+        states = [_planned(plan)]
+    if plan and (prefill + states)[0].config.d_model != model.config.d_model:
+        raise BadInput(f"the plan is for {plan.model.name}, and {model.source} has another model.")
+    if options.prefill and not prefill:
+        return states, []
+    return prefill, states
+
+
+def _engine(
+    kind: type[E],
+    model: ServedModel,
+    options: EngineOptions,
+    plan: ServingPlan | None,
+    state: EngineState,
+    context: int,
+    progress: Progress,
+) -> E:
+    """Load the weights of an engine, compile its programs, and start it."""
+    from shardwise.serve.draft_model import DraftModel
+    from shardwise.serve.drafts import NgramDrafter
+    from shardwise.serve.programs import Programs
+
     models = [model]
-    states = [_state_of(model, state, context)]
+    states = [_state_of(model, _with_dtypes(state, options), context)]
     if options.draft_model:
         models.append(options.draft_model)
         small = _small_engine(model, options.draft_model, options, state)
@@ -117,11 +180,7 @@ def launched(
         max_tokens=pass_tokens,
         tokens_per_pass=1 + n,
     )
-    engine = InferenceEngine(programs, limits, drafter)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return kind(programs, limits, drafter)
 
 
 def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | None) -> int:
@@ -178,7 +237,7 @@ def _divides(n: int, config: ModelConfig) -> bool:
     return config.vocab % n == 0
 
 
-def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
+def _planned(plan: ServingPlan) -> EngineState:
     """The engine of a plan, on the devices where its placement puts the chips.
 
     Raises:
@@ -191,11 +250,6 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
     deployment = rebuild(plan)[1]
     server = deployment.server
     problems = unsupported_layout(server)
-    if deployment.prefill_server:
-        problems.append(
-            "a plan with engines for prompts alone is not served yet. Run shardwise plan without "
-            "--disaggregate."
-        )
     if server.layout.sizes["expert"] > 1:
         problems.append(
             f"expert {server.layout.sizes['expert']}, which distributes sequences to groups of "
@@ -208,10 +262,13 @@ def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
         )
     raise_all(BadInput, problems)
     devices = devices_for(server.system, plan.model.name, "--serve --prompt N --output N")
-    state = engine_state(server, deployment.batch, devices)
-    job = replace(
-        state.job, weights=options.weights or state.job.weights, kv=options.kv or state.job.kv
-    )
+    return engine_state(server, deployment.batch, devices)
+
+
+def _with_dtypes(state: EngineState, options: EngineOptions) -> EngineState:
+    """A planned engine with the dtypes of options."""
+    job = state.job
+    job = replace(job, weights=options.weights or job.weights, kv=options.kv or job.kv)
     return replace(state, job=job)
 
 

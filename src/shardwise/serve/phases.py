@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.engine import Dispatched, InferenceEngine
@@ -18,7 +18,7 @@ from shardwise.serve.programs import Row
 from shardwise.serve.request import EngineStats, Generation, Token
 from shardwise.simulate.request import Request, SequenceState
 
-DeliverPrompt = Callable[[Token, list[Tree] | None], None]  # (first token, blocks of the prompt)
+DeliverPrompt = Callable[[Token, Any], None]  # (first token, blocks for `DecodeEngine.place`)
 
 
 class Prefiller(Protocol):
@@ -107,6 +107,11 @@ class PrefillEngine(InferenceEngine):
         self._post(lambda: None)
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens of a block that `prefill` delivers."""
+        return self._limits.block_tokens
+
+    @property
     def _has_work(self) -> bool:
         return super()._has_work and not self._paused
 
@@ -124,7 +129,7 @@ class PrefillEngine(InferenceEngine):
 class DecodeEngine(InferenceEngine):
     """An engine that continues requests whose prompts another has computed."""
 
-    def place(self, blocks: list[Tree]) -> list[Tree]:
+    def place(self, blocks: Any) -> list[Tree]:
         """Move the blocks of a prompt to the devices of this engine, for `insert`.
 
         Raises:

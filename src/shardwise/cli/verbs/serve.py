@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -64,6 +64,12 @@ def run(
             "--queue N", f"requests that may wait for a place  [default: {DEFAULT.most_waiting}]"
         ),
     ] = "",
+    prefill: Annotated[
+        bool, server_option("--prefill", "compute prompts for servers with --prefill-from")
+    ] = False,
+    prefill_from: Annotated[
+        str, server_option("--prefill-from URL", "have prompts computed by a server with --prefill")
+    ] = "",
     json: options.Json = False,
 ) -> Answer | None:
     """Serve a model over HTTP by the OpenAI API, with a chat page, until Ctrl-C or SIGTERM.
@@ -84,8 +90,12 @@ def run(
     key_file = Path(keys) if keys else None
     api_keys = inputs.read(read_api_keys, key_file, os.environ)
     inputs.read(_check_port, port)
+    if prefill and (prefill_from or draft):
+        other = "--prefill-from" if prefill_from else "--draft"
+        inputs.refuse(f"{other} is for servers that generate, and not for --prefill.")
     inputs.done()
     from shardwise.serve.http.run import serve
+    from shardwise.serve.remote_prefill import PrefillServer
     from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
 
     found, plan = served
@@ -96,6 +106,11 @@ def run(
         most_waiting=most_waiting or DEFAULT.most_waiting,
     )
     texts = texts_of_model(found)
+    engine_options = replace(engine_options, prefill=prefill)
+    if prefill_from:
+        key = min(api_keys, default="")
+        remote = PrefillServer(url=prefill_from, model=texts.model, key=key)
+        engine_options = replace(engine_options, prefill_from=remote)
     start_s = time.monotonic()
 
     def started(host: str, port: int) -> None:
@@ -115,6 +130,7 @@ def run(
             grammar=grammar_of_model(found, texts.stop_tokens),
             started=started,
             version=sw.__version__,
+            prefill=engine if prefill else None,  # type: ignore[arg-type]
         )
     return None
 
