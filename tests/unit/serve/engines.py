@@ -33,9 +33,9 @@ PATIENCE_S = 60
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
 
-def random_weights(seed: int = 1) -> Tree:
+def random_weights(seed: int = 1, model: ModelConfig = MODEL) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
-    return init_weights(describe(MODEL), jax.random.key(seed), jnp.float32)
+    return init_weights(describe(model), jax.random.key(seed), jnp.float32)
 
 
 def one_device() -> Table:
@@ -126,9 +126,9 @@ def generate(engine: InferenceEngine, generations: Iterable[Generation]) -> list
 class Greedy:
     """Continuations by forward passes over whole sequences."""
 
-    def __init__(self) -> None:
-        self._logits = jax.jit(logits(MODEL, one_device(), CONTEXT, jnp.float32))
-        self._weights = random_weights()
+    def __init__(self, model: ModelConfig = MODEL) -> None:
+        self._logits = jax.jit(logits(model, one_device(), CONTEXT, jnp.float32))
+        self._weights = random_weights(model=model)
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [T,V] of a sequence."""
