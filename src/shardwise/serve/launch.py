@@ -147,6 +147,7 @@ def _engine(
     """Load the weights of an engine, compile its programs, and start it."""
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
+    from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.programs import Programs
 
     models = [model]
@@ -168,6 +169,8 @@ def _engine(
     n = options.drafted
     programs = Programs(forward=forwards[0], weights=weights[0], max_drafted=n, **sizes)
     programs.compile(lambda done, total: progress("programs", done, total))
+    if kind is not InferenceEngine:
+        programs.compile_transfer()
     drafter: Drafter | None = NgramDrafter() if n else None
     if options.draft_model:
         drafter = DraftModel(forward=forwards[1], weights=weights[1], n_drafted=n, **sizes)

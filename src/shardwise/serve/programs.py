@@ -26,7 +26,7 @@ from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.host_cache import HostCache
-from shardwise.serve.kv_blocks import BlockTransfer
+from shardwise.serve.kv_blocks import SIZE_STEP, BlockTransfer
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
@@ -183,6 +183,15 @@ class Programs:
         """Run the copies between the cache and host memory that precede a pass."""
         if self._host_cache is not None:
             self._cache = self._host_cache.copy(self._cache, copies)
+
+    def compile_transfer(self) -> None:
+        """Compile the programs of `read_blocks` and `write_blocks`."""
+        n_blocks = 1
+        while n_blocks < 2 * self.table_width:
+            blocks = self.transfer.place(self.read_blocks([0] * n_blocks))
+            self.write_blocks([], 0, blocks)
+            n_blocks *= SIZE_STEP
+        jax.block_until_ready(self._cache)
 
     def read_blocks(self, table: Sequence[int]) -> list[Tree]:
         """The blocks of a table, as they are after the passes that were started; for `transfer`."""

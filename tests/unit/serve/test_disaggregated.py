@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import copy
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from shardwise.errors import BadInput
 from shardwise.serve.disaggregated import DisaggregatedEngine
 from shardwise.serve.drafts import NgramDrafter
-from shardwise.serve.phases import DecodeEngine, PrefillEngine
+from shardwise.serve.http.app import App
+from shardwise.serve.http.options import ServerOptions
+from shardwise.serve.http.run import Server
+from shardwise.serve.phases import DecodeEngine, PrefillEngine, Prefiller
 from shardwise.serve.programs import Programs
-from shardwise.serve.request import CANCELLED, FAILED, LENGTH, STOP, EngineStats, Generation
+from shardwise.serve.remote_prefill import PrefillServer, RemotePrefill
+from shardwise.serve.request import (
+    CANCELLED,
+    FAILED,
+    LENGTH,
+    STOP,
+    UNREACHABLE,
+    EngineStats,
+    Generation,
+)
 from shardwise.simulate.limits import Limits
 from tests.unit.serve.engines import (
     BLOCK_TOKENS,
@@ -28,6 +44,7 @@ from tests.unit.serve.engines import (
     generate,
     programs,
 )
+from tests.unit.serve.http.serving import texts
 from tests.unit.serve.test_engine import GREEDY, NOISY, Even, prompts, requests
 
 LIMITS = {
@@ -44,14 +61,12 @@ def prefill() -> Programs:
 
 
 @pytest.fixture(scope="module")
-def decode() -> Programs:
-    """Another layout of weights and cache than that of prefill."""
-    return programs(by_layer=True)
-
-
-@pytest.fixture(scope="module")
-def drafting() -> Programs:
-    return programs(max_drafted=2)
+def decode(prefill: Programs) -> Programs:
+    """The same programs with a cache of their own."""
+    twin = copy.copy(prefill)
+    twin._cache = jax.tree.map(jnp.copy, prefill._cache)
+    twin._last_token_S = jnp.copy(prefill._last_token_S)
+    return twin
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +76,20 @@ def plain() -> Greedy:
 
 @contextmanager
 def disaggregated(
-    prefill: Programs, decode: Programs, drafter: NgramDrafter | None = None, **limits: object
+    prefill: Programs | RemotePrefill,
+    decode: Programs,
+    drafter: NgramDrafter | None = None,
+    **limits: object,
 ) -> Iterator[DisaggregatedEngine]:
     """Two engines, of which the second has these limits; nothing is left in them at the end.
 
     A failed engine has been stopped within a pass, and keeps its blocks.
     """
-    first = PrefillEngine(prefill, Limits(**LIMITS))  # type: ignore[arg-type]
+    first: Prefiller
+    if isinstance(prefill, RemotePrefill):
+        first = prefill
+    else:
+        first = PrefillEngine(prefill, Limits(**LIMITS))  # type: ignore[arg-type]
     second = DecodeEngine(decode, Limits(**(LIMITS | limits)), drafter)  # type: ignore[arg-type]
     engine = DisaggregatedEngine([first], [second])
     try:
@@ -105,8 +127,9 @@ def test_outputs_are_those_of_a_plain_loop(
 
 
 @pytest.mark.oracle
-def test_drafts(prefill: Programs, drafting: Programs, plain: Greedy) -> None:
-    with disaggregated(prefill, drafting, NgramDrafter(), tokens_per_pass=3) as engine:
+def test_drafts_and_another_layout(prefill: Programs, plain: Greedy) -> None:
+    other = programs(by_layer=True, max_drafted=2)
+    with disaggregated(prefill, other, NgramDrafter(), tokens_per_pass=3) as engine:
         outputs = generate(engine, requests(5))
         stats = engine.stats()
     assert [output.ids for output in outputs] == [plain.continuation(p, 12) for p in prompts(5)]
@@ -224,3 +247,110 @@ def test_too_long_a_request_is_refused(prefill: Programs, decode: Programs) -> N
         with pytest.raises(BadInput, match="serves up to 64"):
             engine.submit(request, Output().deliver)
         assert isinstance(engine.stats(), EngineStats)
+
+
+@contextmanager
+def prefill_server(prefill: Programs, port: int = 0) -> Iterator[PrefillServer]:
+    """A server that computes prompts for those who know its key; no block is left in it."""
+    engine = PrefillEngine(prefill, Limits(**LIMITS))  # type: ignore[arg-type]
+    options = ServerOptions(port=port, api_keys=frozenset(["secret"]))
+    ports: list[int] = []
+    listening = threading.Event()
+
+    def started(host: str, port: int) -> None:
+        ports.append(port)
+        listening.set()
+
+    server = Server(App(engine, texts(), options, prefill=engine), options, started)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert listening.wait(10)
+        yield PrefillServer(url=f"http://127.0.0.1:{ports[0]}", model="tiny", key="secret")
+    finally:
+        server.end()
+        server.end()
+        thread.join(10)
+        stats = engine.stats()
+        engine.close()
+    assert stats.blocks_used == stats.running == stats.waiting == 0
+
+
+def test_prompts_from_a_server(prefill: Programs, decode: Programs, plain: Greedy) -> None:
+    bound = Generation(id="bound", prompt=(4, 5), max_tokens=9, sampling=GREEDY, mask=Even())
+    with (
+        prefill_server(prefill) as server,
+        disaggregated(RemotePrefill(server), decode) as engine,
+    ):
+        *outputs, even = generate(engine, [*requests(7), bound])
+        (again,) = generate(engine, [replace(requests(7)[0], id="again")])
+        stats = engine.stats()
+    texts = [plain.continuation(prompt, 12) for prompt in prompts(7)]
+    assert [output.ids for output in outputs] == texts
+    assert again.ids == texts[0]
+    assert again.tokens[0].cached > 0
+    assert len(even.ids) == 3
+    assert even.finish == STOP
+    assert stats.generated_tokens == 8 * 12 + 3
+    assert stats.cached_tokens == again.tokens[0].cached
+
+
+def test_cancellations_of_prompts_from_a_server(
+    prefill: Programs, decode: Programs, plain: Greedy
+) -> None:
+    with (
+        prefill_server(prefill) as server,
+        disaggregated(RemotePrefill(server), decode, n_blocks=24) as engine,
+    ):
+        outputs = [(request, Output()) for request in requests(24)]
+        for i, (request, output) in enumerate(outputs):
+            engine.submit(request, output.deliver)
+            if i % 3 == 0:
+                engine.cancel(request.id)
+            if i % 3 == 1:
+                threading.Timer(0.02 * i, engine.cancel, [request.id]).start()
+        for request, output in outputs:
+            whole = plain.continuation(request.prompt, 12)
+            assert output.wait().ids == whole[: len(output.ids)]
+            assert output.finish in (LENGTH, CANCELLED)
+
+
+def test_a_server_that_is_not_there_or_refuses(
+    prefill: Programs, decode: Programs, plain: Greedy
+) -> None:
+    request = requests(1)[0]
+    with prefill_server(prefill) as server:
+        for wrong in (replace(server, key="other"), replace(server, model="other")):
+            with disaggregated(RemotePrefill(wrong), decode) as engine:
+                assert generate(engine, [request])[0].finish == FAILED
+    with disaggregated(RemotePrefill(server), decode) as engine:
+        assert generate(engine, [request])[0].finish == UNREACHABLE
+        with prefill_server(prefill, port=int(server.url.rpartition(":")[2])):
+            (output,) = generate(engine, [request])
+    assert output.ids == plain.continuation(request.prompt, 12)
+
+
+def test_a_server_that_falls_silent_or_breaks_off(decode: Programs) -> None:
+    answers = [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n\x00", b"no HTTP\r\n\r\n"]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = PrefillServer(
+            url=f"http://127.0.0.1:{listener.getsockname()[1]}", model="tiny", key=""
+        )
+        with disaggregated(RemotePrefill(server), decode) as engine:
+            for answer in answers:
+                output = Output()
+                engine.submit(requests(1)[0], output.deliver)
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+                    if not answer:  # silent
+                        engine.cancel("0")
+                        assert output.wait().finish == CANCELLED
+                assert output.wait().finish in (CANCELLED, UNREACHABLE)
+
+
+@pytest.mark.parametrize("url", ["localhost:1", "ftp://a:1", "http://a:b", "http://a/path", ""])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(BadInput, match="Write it as http://HOST:PORT"):
+        RemotePrefill(PrefillServer(url=url, model=""))
