@@ -1,13 +1,16 @@
-"""Prefill and decode on meshes of different sizes: `python -m` prints outputs by case in JSON."""
+"""Prefill and decode on different meshes: `python -m` prints the outputs of each case in JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
+import tempfile
+from pathlib import Path
 
 import jax
 import numpy as np
 
+import shardwise as sw
+from shardwise.errors import BadInput
 from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
@@ -15,13 +18,17 @@ from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.serve.disaggregated import DisaggregatedEngine
+from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.model_files import find_model
 from shardwise.serve.phases import DecodeEngine, PrefillEngine
 from shardwise.serve.programs import Programs
 from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
+from tests.host import host
 from tests.unit.serve.engines import BLOCKS, CONTEXT, FP32, Greedy, generate, random_weights
+from tests.unit.serve.model_files.tiny import write_folder
 from tests.unit.serve.test_engine import prompts, requests
 
 MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=100)
@@ -32,6 +39,7 @@ CASES = {
     "1 to 4, other blocks": ((1, "sequence", 4), (4, "sequence", 8), "fp32"),
     "2 to 4, int8": ((2, "sequence", 4), (4, "sequence", 4), "int8"),
 }
+PLAN = "a plan"
 N, TOKENS = 5, 12
 
 
@@ -86,7 +94,42 @@ def outputs(case: str) -> dict[str, object]:
     return {"together": together, "apart": apart, "blocks_used": stats.blocks_used}
 
 
+def planned(folder: Path) -> dict[str, object]:
+    """Outputs of a launched plan, and of a single engine; what is said of a plan without room."""
+    system = host(folder, 8)
+    model = find_model(str(write_folder(folder / "tiny")))
+    config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=2)
+    plan = sw.plan(config, system, job, disaggregate=True)
+    apart = sw.plan(config, system.chip, job, disaggregate=True)
+    assert isinstance(plan, sw.ServingPlan)
+    assert isinstance(apart, sw.ServingPlan)
+    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16)
+    texts = []
+    for engine_plan in (plan, None):
+        with launched(model, options, engine_plan) as engine:
+            texts.append([output.ids for output in generate(engine, requests(N))])
+            kind = type(engine).__name__
+            if engine_plan:
+                n_blocks = engine.stats().blocks_used
+                assert kind == "DisaggregatedEngine"
+    refusal = ""
+    try:
+        with launched(model, options, apart):
+            pass
+    except BadInput as error:
+        refusal = str(error)
+    return {
+        "together": texts[1],
+        "apart": texts[0],
+        "blocks_used": n_blocks,
+        "refusal": refusal,
+    }
+
+
 if __name__ == "__main__":
     plain = Greedy(MODEL)
     texts = [plain.continuation(prompt, TOKENS) for prompt in prompts(N)]
-    print(json.dumps({"plain": texts, **{case: outputs(case) for case in sys.argv[1:]}}))
+    answers: dict[str, object] = {case: outputs(case) for case in CASES}
+    with tempfile.TemporaryDirectory() as folder:
+        answers[PLAN] = planned(Path(folder))
+    print(json.dumps({"plain": texts, **answers}))
