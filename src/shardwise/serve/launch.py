@@ -125,7 +125,8 @@ def _states(
     if plan is None:
         states = [_local(model.config, options, context)]
     elif plan.strategy.prefill:
-        prefill, states = disaggregated_states(plan, options)
+        phase = "decode" if options.prefill_from else ""
+        prefill, states = disaggregated_states(plan, "prefill" if options.prefill else phase)
     else:
         states = [_planned(plan)]
     if plan and (prefill + states)[0].config.d_model != model.config.d_model:

@@ -11,17 +11,17 @@ from shardwise.search.serving.candidate import Candidate, Server
 
 if TYPE_CHECKING:
     from shardwise.runtime.serving.engine_state import EngineState
-    from shardwise.serve.launch import EngineOptions
 
 PROMPTS_AT_A_TIME = 16  # of a prefill engine
 
 
 def disaggregated_states(
-    plan: ServingPlan, options: EngineOptions
+    plan: ServingPlan, phase: str
 ) -> tuple[list[EngineState], list[EngineState]]:
     """The prefill engines and the decode engines of a plan, each on devices of its own.
 
-    A process of one phase has one engine of it.
+    Args:
+        phase: `prefill` or `decode` for a single engine of this phase; empty for all engines.
 
     Raises:
         BadInput: the runtime does not support one, or the machine does not have room for all.
@@ -33,9 +33,9 @@ def disaggregated_states(
     raise_all(BadInput, _unsupported(server) + _unsupported(prefill_server))
     prefill = (prefill_server, PROMPTS_AT_A_TIME)
     decode = (server, deployment.batch)
-    if options.prefill:
+    if phase == "prefill":
         return [_machine(*prefill, plan)[0]], []
-    if options.prefill_from:
+    if phase == "decode":
         return [], [_machine(*decode, plan)[0]]
     wanted = [prefill] * deployment.n_prefill + [decode] * server.count
     states = _on_own_devices(wanted, plan, deployment)

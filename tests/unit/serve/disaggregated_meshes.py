@@ -40,6 +40,7 @@ CASES = {
     "2 to 4, int8": ((2, "sequence", 4), (4, "sequence", 4), "int8"),
 }
 PLAN = "a plan"
+FIXED = {"fsdp": 1, "tensor": 2}
 N, TOKENS = 5, 12
 
 
@@ -99,8 +100,8 @@ def planned(folder: Path) -> dict[str, object]:
     system = host(folder, 8)
     model = find_model(str(write_folder(folder / "tiny")))
     config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=2)
-    plan = sw.plan(config, system, job, disaggregate=True)
-    apart = sw.plan(config, system.chip, job, disaggregate=True)
+    plan = sw.plan(config, system, job, FIXED, disaggregate=True)
+    apart = sw.plan(config, system.chip, job, FIXED, disaggregate=True)
     assert isinstance(plan, sw.ServingPlan)
     assert isinstance(apart, sw.ServingPlan)
     options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16)
