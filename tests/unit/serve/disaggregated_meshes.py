@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -99,11 +100,12 @@ def planned(folder: Path) -> dict[str, object]:
     """Outputs of a launched plan, and of a single engine; what is said of a plan without room."""
     system = host(folder, 8)
     model = find_model(str(write_folder(folder / "tiny")))
-    config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=2)
+    config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=4)
     plan = sw.plan(config, system, job, FIXED, disaggregate=True)
-    apart = sw.plan(config, system.chip, job, FIXED, disaggregate=True)
     assert isinstance(plan, sw.ServingPlan)
-    assert isinstance(apart, sw.ServingPlan)
+    assert plan.strategy.prefill
+    prefill = replace(plan.strategy.prefill, count=4)
+    too_many = replace(plan, strategy=replace(plan.strategy, prefill=prefill))
     options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16)
     texts = []
     for engine_plan in (plan, None):
@@ -115,7 +117,7 @@ def planned(folder: Path) -> dict[str, object]:
                 assert kind == "DisaggregatedEngine"
     refusal = ""
     try:
-        with launched(model, options, apart):
+        with launched(model, options, too_many):
             pass
     except BadInput as error:
         refusal = str(error)
