@@ -10,7 +10,8 @@ from pathlib import Path
 from serve_worker import Generated
 
 import shardwise as sw
-from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.engine_options import EngineOptions
+from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
 from shardwise.serve.request import Generation, Sampling, Token
 

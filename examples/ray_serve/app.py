@@ -13,9 +13,10 @@ from ray import serve
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from shardwise.serve.engine_options import EngineOptions
 from shardwise.serve.http.app import App
 from shardwise.serve.http.options import ServerOptions
-from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
 from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
 

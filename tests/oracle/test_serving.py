@@ -74,7 +74,8 @@ def test_families(name, tmp_path):
     pytest.importorskip("torch")
     xla.load()
     from shardwise.runtime.tokenizer import ByteTokenizer
-    from shardwise.serve.launch import EngineOptions, launched
+    from shardwise.serve.engine_options import EngineOptions
+    from shardwise.serve.launch import launched
     from shardwise.serve.model_files import ServedModel
     from shardwise.serve.model_files.folder import FolderWeights
 
@@ -112,7 +113,8 @@ def smollm2(tmp_path_factory):
 
 def test_a_real_model(smollm2):
     xla.load()
-    from shardwise.serve.launch import EngineOptions, launched
+    from shardwise.serve.engine_options import EngineOptions
+    from shardwise.serve.launch import launched
     from shardwise.serve.model_files import find_model
 
     served = find_model(SMOLLM2)

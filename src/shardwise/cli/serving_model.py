@@ -15,18 +15,13 @@ from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.serve import launch
-from shardwise.serve.launch import (
-    CONTEXT,
-    PASS_TOKENS,
-    SEQUENCES,
-    EngineOptions,
-    launched,
-)
+from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
+from shardwise.serve.launch import launched
 from shardwise.serve.model_files import ServedModel, find_model
 from shardwise.simulate.limits import MAX_TOKENS_PER_PASS
 
 if TYPE_CHECKING:
-    from shardwise.serve.engine import InferenceEngine
+    from shardwise.serve.request import Engine
 
 WEIGHTS_DTYPES = ("fp32", "bf16", "int8", "int4")
 KV_DTYPES = ("fp32", "bf16", "int8")
@@ -161,7 +156,7 @@ def _source(plan: ServingPlan) -> str:
 @contextmanager
 def running_engine(
     model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
-) -> Iterator[InferenceEngine]:
+) -> Iterator[Engine]:
     """The engine of a model, with progress on stderr until it is ready."""
     with (
         _progress(quiet) as progress,

@@ -6,12 +6,18 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 
 from shardwise import units
+from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.processes.consensus import least_of_all
+from shardwise.runtime.serving.engine_state import EngineState
+from shardwise.runtime.serving.forward import PagedForward, block_tokens
+
+MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 
 
 def block_bytes(forwards: Sequence[PagedForward]) -> int:
@@ -41,3 +47,42 @@ def host_blocks(host_bytes: float, forwards: Sequence[PagedForward]) -> int:
             f"memory of this machine, {units.show_bytes(there)}."
         )
     return int(host_bytes // bytes_of_block)
+
+
+def forwards_of(states: Sequence[EngineState], sequences: int, context: int) -> list[PagedForward]:
+    """The forward pass of each model, with caches of as many blocks as are useful and fit.
+
+    Args:
+        states: the engine, and that of the model that drafts.
+        sequences: the most sequences of a pool.
+
+    Raises:
+        BadInput: the longest sequence does not fit.
+    """
+    per_block = block_tokens(states[0])
+    forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
+    bytes_of_block = block_bytes(forwards)
+    wanted = sequences * int(ceil_div(context, per_block)) + 1
+    memory = _local_device(states[0]).memory_stats()
+    n_blocks = wanted
+    if memory:
+        free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
+        n_blocks = max(1, least_of_all(int(free_bytes / bytes_of_block)))
+    if n_blocks * per_block < context:
+        raise BadInput(
+            f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
+            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(bytes_of_block)} for "
+            f"{per_block}). Lower --context, or use --kv-dtype int8."
+        )
+    made = []
+    for one_block in forwards:
+        mesh = one_block.engine.table.mesh
+        by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
+        made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
+    return made
+
+
+def _local_device(state: EngineState) -> Any:
+    """A device of an engine that this process has."""
+    devices = state.table.mesh.jax_mesh.devices.flat
+    return next(device for device in devices if device.process_index == jax.process_index())

@@ -31,6 +31,7 @@ from shardwise.runtime.serving.sampling import (
 )
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.host_cache import HostCache
+from shardwise.serve.kv_blocks import BlockTransfer
 from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
@@ -86,6 +87,7 @@ class DevicePrograms:
             score, static_argnames="n_top", out_shardings=(None, self._replicated)
         )
         self._compiled: dict[Program, Callable[..., tuple[list[Tree], Array]]] = {}
+        self.transfer = BlockTransfer(self.forward)
         self._host_cache: HostCache | None = None
         self._logits: Array  # of the last forward pass
         self.tell: Tell | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 import threading
 import time
 from collections import deque
@@ -23,7 +22,7 @@ import jax
 from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import Drawn, LogProbabilities, Verified
 from shardwise.serve.drafts import Drafter, with_drafts
-from shardwise.serve.live import Live
+from shardwise.serve.live import Live, seed_of
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import (
     CANCELLED,
@@ -73,7 +72,7 @@ class InferenceEngine:
         self._live: dict[str, Live] = {}  # by id
         self._by_state: dict[SequenceState, Live] = {}
         self._free_slots = list(range(programs.n_slots))
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[Callable[[], object]] = deque()
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
         self._ended: list[Live] = []  # whose blocks are not released yet
@@ -86,6 +85,15 @@ class InferenceEngine:
 
     def submit(self, generation: Generation, deliver: Deliver) -> None:
         """See `serve.request.Engine`."""
+        request = self.request_of(generation)
+        self._post(lambda: self._add(generation, request, deliver))
+
+    def request_of(self, generation: Generation) -> Request:
+        """A request of the scheduler.
+
+        Raises:
+            BadInput: see `submit`.
+        """
         n_tokens = len(generation.prompt) + generation.max_tokens
         if n_tokens > self.max_context:
             raise BadInput(
@@ -95,14 +103,13 @@ class InferenceEngine:
             )
         if not generation.prompt or generation.max_tokens < 1:
             raise BadInput("a request needs at least one token of prompt and one of output.")
-        request = Request(
+        return Request(
             next(self._request_ids),
             time.monotonic(),
             len(generation.prompt),
             generation.max_tokens,
             client=generation.client,
         )
-        self._post(lambda: self._add(generation, request, deliver))
 
     def cancel(self, id: str) -> None:
         """See `serve.request.Engine`."""
@@ -133,7 +140,7 @@ class InferenceEngine:
         self._post(lambda: None)
         self._thread.join()
 
-    def _post(self, action: Callable[[], None]) -> None:
+    def _post(self, action: Callable[[], object]) -> None:
         """Have the engine's thread run an action before its next pass."""
         with self._wake:
             self._inbox.append(action)
@@ -150,16 +157,22 @@ class InferenceEngine:
             while not self._closing:
                 self._take_actions(wait=True)
                 self._end_all(FAILED)
+        self._take_actions(wait=False)
         self._end_all(CANCELLED)
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is a pass to run."""
+        return self._scheduler.has_work
 
     def _step(self) -> None:
         """Dispatch the next pass, then read the tokens of the one before."""
-        self._take_actions(wait=not self._dispatched and not self._scheduler.has_work)
+        self._take_actions(wait=not self._dispatched and not self._has_work)
         if any(live.needs_tokens for live in self._live.values()):
             self._deliver(self._take_dispatched())
             self._forget_ended()
         before = self._take_dispatched()
-        if not self._scheduler.has_work:
+        if not self._has_work:
             self._deliver(before)
             self._forget_ended()
             return
@@ -192,21 +205,23 @@ class InferenceEngine:
         for action in actions:
             action()
 
-    def _add(self, generation: Generation, request: Request, deliver: Deliver) -> None:
+    def _add(self, generation: Generation, request: Request, deliver: Deliver) -> Live:
         keys = block_keys(generation.prompt, self._limits.block_tokens)
-        seed = generation.sampling.seed
-        if seed is None:
-            seed = secrets.randbits(32)
         live = Live(
             generation=generation,
             deliver=deliver,
-            state=self._scheduler.add(request, () if generation.scores_prompt else keys),
             block_keys=keys,
-            seed=seed % 2**32,
+            seed=seed_of(generation.sampling),
         )
-        self._live[generation.id] = live
-        self._by_state[live.state] = live
+        cached_keys = () if generation.scores_prompt else keys
+        self._register(live, self._scheduler.add(request, cached_keys))
         self._counts["prompt"] += len(generation.prompt)
+        return live
+
+    def _register(self, live: Live, state: SequenceState) -> None:
+        live.state = state
+        self._live[live.generation.id] = live
+        self._by_state[state] = live
 
     def _cancel(self, id: str) -> None:
         live = self._live.get(id)
@@ -354,6 +369,7 @@ class InferenceEngine:
                 return
             if live.n_generated == 0:
                 self._counts["cached"] += live.state.hit_tokens
+                token = token._replace(cached=live.state.hit_tokens)
             live.take(token)
             self._counts["generated"] += 1
             if live.ended:

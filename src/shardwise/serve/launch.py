@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
-from shardwise import units
 from shardwise.arrays import ceil_div
-from shardwise.errors import BadInput, raise_all
-from shardwise.models import ModelConfig
+from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.devices import require_jax
-from shardwise.runtime.processes.consensus import least_of_all, require_equal
+from shardwise.runtime.processes.consensus import require_equal
+from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
+from shardwise.serve.engine_states import engine_states, small_engine, state_of, with_dtypes
 from shardwise.serve.model_files import ServedModel
 from shardwise.simulate.limits import Limits
-from shardwise.strategy.mesh import Mesh
-from shardwise.strategy.serving_layout import ServeLayout
-from shardwise.workload import Serve
 
 if TYPE_CHECKING:
     from shardwise.runtime.serving.engine_state import EngineState
-    from shardwise.runtime.serving.forward import PagedForward
     from shardwise.serve.drafts import Drafter
     from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.programs import Programs
+    from shardwise.serve.request import Engine
 
 INSTALL_COMMAND = "pip install 'shardwise[serve]'"
-CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
-SEQUENCES = 16  # that run at the same time, unless an option says otherwise
-PASS_TOKENS = 512  # of a pass, in each pool
-INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
-MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
-PROBE = "A text by which two tokenizers are compared: 1234 + x_y."
 
+E = TypeVar("E", bound="InferenceEngine")
 Progress = Callable[[str, int, int], None]  # (what is done, how many are done, of how many)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """What is chosen about an engine; None for what the plan or the machine says.
-
-    Args:
-        context: the most tokens of prompt and output together.
-        sequences: the most sequences that run at the same time.
-        pass_tokens: the most tokens of a pass.
-        weights, kv: dtypes of the weights and of the cache.
-        host_bytes: host memory of this process for blocks of the prefix cache.
-        drafted: tokens drafted for each sequence in a pass; 0 for no drafts.
-        draft_model: a small model that drafts them; None to draft from a sequence's own text.
-    """
-
-    context: int | None = None
-    sequences: int | None = None
-    pass_tokens: int | None = None
-    weights: str | None = None
-    kv: str | None = None
-    host_bytes: float = 0
-    drafted: int = 0
-    draft_model: ServedModel | None = None
 
 
 @contextmanager
@@ -71,7 +37,7 @@ def launched(
     options: EngineOptions,
     plan: ServingPlan | None = None,
     progress: Progress = lambda stage, done, total: None,
-) -> Iterator[InferenceEngine]:
+) -> Iterator[Engine]:
     """Load a model, compile its programs, and start its engine; it is closed at the end.
 
     Raises:
@@ -80,17 +46,40 @@ def launched(
         MissingExtra: JAX is not installed.
     """
     require_jax("serving", INSTALL_COMMAND)
+    from shardwise.serve.disaggregated import DisaggregatedEngine
     from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.followers import leading
+    from shardwise.serve.phases import DecodeEngine, PrefillEngine, Prefiller
+    from shardwise.serve.remote_prefill import RemotePrefill
 
-    with leading() as leader:
-        programs, limits, drafter = _load(model, options, plan, progress)
-        leader.lead(_models(programs, drafter))
-        engine = InferenceEngine(programs, limits, drafter)
-        try:
+    with leading() as leader, ExitStack() as running:
+        context = _context(model, options, plan)
+        prefill_states, states = engine_states(model, options, plan, context)
+        _require_equal(model, options, plan)
+
+        def start(kind: type[E], state: EngineState, options: EngineOptions = options) -> E:
+            programs, limits, drafter = _load(model, state, options, plan, context, progress)
+            if kind is not InferenceEngine:
+                programs.compile_transfer()
+            leader.lead(_models(programs, drafter))
+            engine = kind(programs, limits, drafter)
+            running.callback(engine.close)
+            return engine
+
+        without_drafts = replace(options, drafted=0, draft_model=None)
+        prefill = [start(PrefillEngine, state, without_drafts) for state in prefill_states]
+        prefillers: list[Prefiller] = [*prefill]
+        if options.prefill_from:
+            prefillers.append(RemotePrefill(options.prefill_from))
+        if not states:
+            yield prefill[0]
+        elif not prefillers:
+            yield start(InferenceEngine, states[0])
+        else:
+            decode = [start(DecodeEngine, state) for state in states]
+            engine = DisaggregatedEngine(prefillers, decode)
+            running.callback(engine.close)
             yield engine
-        finally:
-            engine.close()
 
 
 def follow(
@@ -107,7 +96,10 @@ def follow(
     from shardwise.serve.followers import following
 
     with following() as follower:
-        programs, _, drafter = _load(model, options, plan, progress)
+        context = _context(model, options, plan)
+        _, states = engine_states(model, options, plan, context)
+        _require_equal(model, options, plan)
+        programs, _, drafter = _load(model, states[0], options, plan, context, progress)
         follower.follow(_models(programs, drafter))
 
 
@@ -119,33 +111,31 @@ def _models(programs: Programs, drafter: Drafter | None) -> list[Programs]:
 
 
 def _load(
-    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, progress: Progress
+    model: ServedModel,
+    state: EngineState,
+    options: EngineOptions,
+    plan: ServingPlan | None,
+    context: int,
+    progress: Progress,
 ) -> tuple[Programs, Limits, Drafter | None]:
-    """Load a model and compile its programs."""
-    from shardwise.serve.cache_sizes import host_blocks
+    """Load the weights of an engine, and compile its programs."""
+    from shardwise.serve.cache_sizes import forwards_of, host_blocks
     from shardwise.serve.draft_model import DraftModel
     from shardwise.serve.drafts import NgramDrafter
     from shardwise.serve.programs import Programs
 
-    context = _context(model, options, plan)
-    state = _planned(plan, options) if plan else _local(model.config, options, context)
-    if plan and state.config.d_model != model.config.d_model:
-        raise BadInput(
-            f"the plan is for {state.config.name}, and {model.source} has another model."
-        )
-    _require_equal(model, options, plan)
     models = [model]
-    states = [_state_of(model, state, context)]
+    states = [state_of(model, with_dtypes(state, options), context)]
     if options.draft_model:
         models.append(options.draft_model)
-        small = _small_engine(model, options.draft_model, options, state)
-        states.append(_state_of(options.draft_model, small, context))
+        small = small_engine(model, options.draft_model, options, state)
+        states.append(state_of(options.draft_model, small, context))
     progress("weights", 0, 1)
     weights = [m.weights.load_for(s) for m, s in zip(models, states, strict=True)]
     n_pools = state.n_pools
     sequences = options.sequences or (state.batch if plan else SEQUENCES)
     n = options.drafted
-    forwards = _forwards(states, int(ceil_div(sequences, n_pools)), context + n)
+    forwards = forwards_of(states, int(ceil_div(sequences, n_pools)), context + n)
     limits = Limits(
         n_blocks=forwards[0].n_blocks * n_pools,
         block_tokens=forwards[0].block_tokens,
@@ -201,150 +191,3 @@ def _context(model: ServedModel, options: EngineOptions, plan: ServingPlan | Non
             f"{model.name}. Use --context {model.max_context} or less."
         )
     return context
-
-
-def _local(
-    config: ModelConfig,
-    options: EngineOptions,
-    context: int,
-    devices: Sequence[Any] | None = None,
-    n_pools: int = 1,
-) -> EngineState:
-    """One engine on as many devices as divide the model's heads, of those that are here.
-
-    Args:
-        n_pools: groups of chips to which sequences are distributed.
-    """
-    import jax
-
-    from shardwise.runtime.devices import PLATFORMS, local_devices
-    from shardwise.runtime.layout.mesh import role_mesh
-    from shardwise.runtime.serving.engine_state import EngineState, engine_table
-    from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
-
-    devices = devices or local_devices()
-    compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
-    n = max(n for n in range(1, len(devices) // n_pools + 1) if _divides(n, config))
-    if n * n_pools < len(devices) and jax.process_count() > 1:
-        raise BadInput(
-            f"{config.name} can be split over {n} of the {len(devices)} devices of all processes. "
-            "Start processes with as many devices as divide its heads, or serve a plan."
-        )
-    layout = ServeLayout(mesh=Mesh(tensor=n, expert=n_pools), kv="sequence")
-    chips = np.array(devices[: n * n_pools])
-    mesh = split_tensor(role_mesh(layout.sizes, chips), kv_heads(config))
-    job = Serve(
-        context=context,
-        weights=options.weights or config.checkpoint_dtype,
-        kv=options.kv or compute,
-        compute=compute,
-    )
-    table = engine_table(layout, mesh)
-    return EngineState(config=config, job=job, layout=layout, table=table, batch=1)
-
-
-def _divides(n: int, config: ModelConfig) -> bool:
-    """Whether n chips of `tensor` can share a model."""
-    for a, _ in config.attentions:
-        if a.n_heads % n or (a.n_kv_heads % n and n % a.n_kv_heads):
-            return False
-    return config.vocab % n == 0
-
-
-def _planned(plan: ServingPlan, options: EngineOptions) -> EngineState:
-    """The engine of a plan, on the devices where its placement puts the chips.
-
-    Raises:
-        BadInput: the plan has several engines, or one that the runtime does not support.
-    """
-    from shardwise.plan.serving.rebuild import rebuild
-    from shardwise.runtime.devices import devices_for
-    from shardwise.runtime.serving.programs import engine_state, unsupported_layout
-
-    deployment = rebuild(plan)[1]
-    server = deployment.server
-    problems = unsupported_layout(server)
-    if deployment.prefill_server:
-        problems.append(
-            "a plan with engines for prompts alone is not served yet. Run shardwise plan without "
-            "--disaggregate."
-        )
-    if server.layout.sizes["data"] > 1:
-        problems.append(
-            f"{server.layout.sizes['data']} engines: one process serves one. Plan for "
-            f"{server.layout.n_chips} chips, and run a server on each {server.layout.n_chips}."
-        )
-    raise_all(BadInput, problems)
-    devices = devices_for(server.system, plan.model.name, "--serve --prompt N --output N")
-    state = engine_state(server, deployment.batch, devices)
-    job = replace(
-        state.job, weights=options.weights or state.job.weights, kv=options.kv or state.job.kv
-    )
-    return replace(state, job=job)
-
-
-def _state_of(model: ServedModel, state: EngineState, context: int) -> EngineState:
-    """The engine of a model, for requests up to a context."""
-    dtypes = state.job
-    job = Serve(context=context, weights=dtypes.weights, kv=dtypes.kv, compute=dtypes.compute)
-    group = INT4_GROUP if job.weights == "int4" else None
-    return replace(state, config=model.config, job=job, group=group)
-
-
-def _small_engine(
-    model: ServedModel, small: ServedModel, options: EngineOptions, state: EngineState
-) -> EngineState:
-    """The engine of a model that drafts, on the devices of the large one.
-
-    Args:
-        state: engine of the large one.
-
-    Raises:
-        BadInput: the two models have different tokens.
-    """
-    tokens = [(m.tokenizer.vocab, m.tokenizer.encode(PROBE)) for m in (model, small)]
-    if tokens[0] != tokens[1]:
-        raise BadInput(
-            f"{small.name} cannot draft for {model.name}: their tokenizers differ. Use --draft "
-            "with a smaller model of the same family, or --draft ngram."
-        )
-    devices = list(state.table.mesh.jax_mesh.devices.flat)
-    return _local(small.config, options, state.job.context, devices, state.n_pools)
-
-
-def _forwards(states: Sequence[EngineState], sequences: int, context: int) -> list[PagedForward]:
-    """The forward pass of each model, with caches of as many blocks as are useful and fit.
-
-    Args:
-        states: the engine, and that of the model that drafts.
-        sequences: the most sequences of a pool.
-
-    Raises:
-        BadInput: the longest sequence does not fit.
-    """
-    import jax
-
-    from shardwise.runtime.serving.forward import PagedForward, block_tokens
-    from shardwise.serve.cache_sizes import block_bytes
-
-    per_block = block_tokens(states[0])
-    forwards = [PagedForward(engine=s, n_blocks=1, block_tokens=per_block) for s in states]
-    bytes_of_block = block_bytes(forwards)
-    wanted = sequences * int(ceil_div(context, per_block)) + 1
-    memory = jax.local_devices()[0].memory_stats()
-    n_blocks = wanted
-    if memory:
-        free_bytes = memory["bytes_limit"] * MEMORY_SHARE - memory["bytes_in_use"]
-        n_blocks = max(1, least_of_all(int(free_bytes / bytes_of_block)))
-    if n_blocks * per_block < context:
-        raise BadInput(
-            f"a sequence of {context:,} tokens does not fit: beside the weights there is memory "
-            f"for {n_blocks * per_block:,} tokens ({units.show_bytes(bytes_of_block)} for "
-            f"{per_block}). Lower --context, or use --kv-dtype int8."
-        )
-    made = []
-    for one_block in forwards:
-        mesh = one_block.engine.table.mesh
-        by_layer = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
-        made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
-    return made

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,17 @@ import numpy as np
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
-from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Score, Token
+from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.request import (
+    FAILED,
+    LENGTH,
+    STOP,
+    Deliver,
+    Generation,
+    Sampling,
+    Score,
+    Token,
+)
 from shardwise.simulate.request import SequenceState
 
 FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
@@ -25,25 +36,31 @@ class Live:
     """A request that waits or runs.
 
     Args:
-        state: its state in the scheduler.
         seed: seed of its draws.
+        state: its state in the scheduler of the engine that runs it.
         tokens: prompt and output, as far as the host has read it.
         block_keys: keys of the full blocks of its tokens, as far as they were needed.
         slot: slot of its last token on the device; None while it waits.
         scores: scores of tokens of its prompt by position, if they are asked for.
         last: the end of the output; None while it goes on. Tokens that arrive later are dropped.
+        sends_blocks: whether another engine continues it, with the blocks of its prompt.
+        prompt_blocks: blocks of its prompt on the way from one engine to another.
+        blocks_taken: called when these are in the cache of the other engine, or of no use.
     """
 
     generation: Generation
     deliver: Deliver
-    state: SequenceState
     seed: int
+    state: SequenceState = field(init=False)
     tokens: list[int] = field(default_factory=list)
     block_keys: list[bytes] = field(default_factory=list)
     slot: int | None = None
     last: Token | None = None
     counts: Counter[int] = field(default_factory=Counter)
     scores: dict[int, Score] = field(default_factory=dict)
+    sends_blocks: bool = False
+    prompt_blocks: list[Tree] | None = None
+    blocks_taken: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.tokens = list(self.generation.prompt)
@@ -99,8 +116,8 @@ class Live:
                 finish = STOP
         self.tokens.append(token.id)
         self.counts[token.id] += 1
-        if self.n_generated == 1:
-            token = token._replace(cached=self.state.hit_tokens, prompt=self._prompt_scores())
+        if self.n_generated == 1 and self.scores:
+            token = token._replace(prompt=self._prompt_scores())
         if not finish and self.n_generated == generation.max_tokens:
             finish = LENGTH
         if finish:
@@ -117,10 +134,25 @@ class Live:
     def _prompt_scores(self) -> tuple[Score, ...]:
         return tuple(self.scores[i] for i in sorted(self.scores))
 
+    def drop_prompt_blocks(self) -> None:
+        """Forget the blocks of its prompt that came from another engine, if there are any."""
+        if self.blocks_taken is not None:
+            self.blocks_taken()
+            self.blocks_taken = None
+            self.prompt_blocks = None
+
     def deliver_last(self) -> None:
         """Deliver the end of the request, once its blocks are released."""
         if self.last is not None:
             self.deliver(self.last)
+
+
+def seed_of(sampling: Sampling) -> int:
+    """The seed of a request's draws."""
+    seed = sampling.seed
+    if seed is None:
+        seed = secrets.randbits(32)
+    return seed % 2**32
 
 
 def draw_of(

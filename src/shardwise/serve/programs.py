@@ -22,6 +22,7 @@ from shardwise.runtime.serving.sampling import (
 )
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.device_programs import Bools, DevicePrograms, Ints, Program
+from shardwise.serve.kv_blocks import SIZE_STEP
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
@@ -142,6 +143,23 @@ class Programs(DevicePrograms):
         """Run the copies between the cache and host memory that precede a pass."""
         if self._host_cache is not None and any(copies):
             self.perform("copy", *copies)
+
+    def compile_transfer(self) -> None:
+        """Compile the programs of `read_blocks` and `write_blocks`."""
+        n_blocks = 1
+        while n_blocks < 2 * self.table_width:
+            blocks = self.transfer.place(self.read_blocks([0] * n_blocks))
+            self.write_blocks([], 0, blocks)
+            n_blocks *= SIZE_STEP
+        jax.block_until_ready(self._cache)
+
+    def read_blocks(self, table: Sequence[int]) -> list[Tree]:
+        """The blocks of a table, as they are after the passes that were started; for `transfer`."""
+        return self.transfer.read(self._cache, table)
+
+    def write_blocks(self, table: Sequence[int], n_tokens: int, blocks: list[Tree]) -> None:
+        """Write the first `n_tokens` tokens of a table, from blocks of `transfer.place`."""
+        self._cache = self.transfer.write(self._cache, table, n_tokens, blocks)
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, the longest rows first.

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 STOP = "stop"  # a stop token was sampled, or the grammar is complete
 LENGTH = "length"  # `max_tokens` were generated
 CANCELLED = "cancelled"
+UNREACHABLE = "unreachable"  # the server that computes prompts does not answer
 FAILED = "failed"  # the engine could not go on
 
 
@@ -111,7 +112,8 @@ class Token(NamedTuple):
         id: the token; -1 for an end without a token.
         logprob: its log-probability, if asked for.
         top: the most probable tokens with their log-probabilities, highest first.
-        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED` or `FAILED`; "" if it goes on.
+        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED`, `FAILED` or `UNREACHABLE`; ""
+            if it goes on.
         cached: tokens of the prompt that were found in the prefix cache; set with the first token.
         prompt: scores of the prompt's tokens after its first, if asked for; set as `cached`.
     """

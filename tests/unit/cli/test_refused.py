@@ -53,6 +53,8 @@ REFUSED = [
     (f"{SWEEP} --zero 7", "✗ zero 7 is not a stage of ZeRO: 0, 1, 2 or 3."),
     (f"{SWEEP} --zero 7,8 --tensor 1,2", "✗ zero 7 is not a stage of ZeRO: 0, 1, 2 or 3. ✗ zero 8"),
     (f"{PLAN} --mesh zero=7", "✗ zero 7 is not a stage of ZeRO: 0, 1, 2 or 3."),
+    ("serve none --prefill --prefill-from http://a:1", "✗ --prefill-from is for servers that"),
+    ("serve none --prefill --draft ngram", "✗ --draft is for servers that generate, and not for"),
     # names
     ("models llama3-8b🦙", '✗ unknown model "llama3-8b🦙". Close: "llama3-8b"'),
     ("models 'l l a m a 3 8 b'", '✗ unknown model "l l a m a 3 8 b".'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,9 +34,10 @@ PATIENCE_S = 60
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
 
-def random_weights(seed: int = 1) -> Tree:
+@functools.cache
+def random_weights(seed: int = 1, model: ModelConfig = MODEL) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
-    return init_weights(describe(MODEL), jax.random.key(seed), jnp.float32)
+    return init_weights(describe(model), jax.random.key(seed), jnp.float32)
 
 
 def one_device() -> Table:

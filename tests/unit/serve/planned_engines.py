@@ -18,7 +18,8 @@ import numpy as np
 from shardwise.cli import main
 from shardwise.cli.serving_model import read_model
 from shardwise.runtime.serving.engine_state import EngineState
-from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.engine_options import EngineOptions
+from shardwise.serve.launch import launched
 from shardwise.serve.request import Generation, Sampling
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout

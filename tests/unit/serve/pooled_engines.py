@@ -25,9 +25,10 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.weights.descriptions import describe, init_weights
-from shardwise.serve import launch
+from shardwise.serve import engine_states
 from shardwise.serve.drafts import NgramDrafter
-from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.engine_options import EngineOptions
+from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
 from shardwise.serve.programs import Programs
 from shardwise.serve.request import Generation, Sampling
@@ -137,14 +138,14 @@ def served(one: Pooled) -> dict[str, Any]:
 
 def served_plan() -> dict[str, Any]:
     """Outputs of a launched plan with experts over chips, in fp32 on devices of this CPU."""
-    planned = launch._planned
+    planned = engine_states._planned
     devices.devices_for = lambda *_: np.array(jax.devices()).reshape(1, 8)
 
-    def in_fp32(plan: Any, options: EngineOptions) -> Any:
-        state = planned(plan, options)
+    def in_fp32(plan: Any) -> Any:
+        state = planned(plan)
         return replace(state, job=replace(state.job, compute="fp32"))
 
-    launch._planned = in_fp32
+    engine_states._planned = in_fp32
     with TemporaryDirectory() as folder:
         model = find_model(str(write_folder(Path(folder), **MIXTRAL)))
         plan = sw.plan(

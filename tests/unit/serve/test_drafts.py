@@ -18,7 +18,6 @@ from shardwise.serve.http.metrics import Metrics
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs, Row
 from shardwise.serve.request import LENGTH, STOP, Generation, Sampling
-from shardwise.simulate.request import Request, SequenceState
 from tests.unit.serve.engines import (
     BLOCK_TOKENS,
     MODEL,
@@ -227,7 +226,6 @@ def test_keys_and_values_of_refused_drafts_are_never_read(
     live = Live(
         generation=Generation(id="row", prompt=prompt, max_tokens=9, sampling=GREEDY),
         deliver=lambda token: None,
-        state=SequenceState(Request(0, 0.0, len(prompt), 9)),
         seed=0,
     )
 

@@ -6,7 +6,6 @@ import json
 import random
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,7 +160,6 @@ def test_a_grammar_that_fails_ends_its_request() -> None:
     live = Live(
         generation=Generation(id="a", prompt=(1,), max_tokens=4, mask=maker("bytes").regex("ab")),
         deliver=delivered.append,
-        state=SimpleNamespace(hit_tokens=0),  # type: ignore[arg-type]
         seed=0,
     )
     live.take(Token(ord("a")))

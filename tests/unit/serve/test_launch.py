@@ -9,7 +9,8 @@ import pytest
 
 from shardwise.errors import BadInput
 from shardwise.runtime.tokenizer import ByteTokenizer
-from shardwise.serve.launch import EngineOptions, launched
+from shardwise.serve.engine_options import EngineOptions
+from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
 from shardwise.serve.request import Generation, Sampling
 from tests.unit.runtime.scripts import answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -69,6 +69,12 @@ def run(
             "--queue N", f"requests that may wait for a place  [default: {DEFAULT.most_waiting}]"
         ),
     ] = "",
+    prefill: Annotated[
+        bool, server_option("--prefill", "compute prompts for servers with --prefill-from")
+    ] = False,
+    prefill_from: Annotated[
+        str, server_option("--prefill-from URL", "have prompts computed by a server with --prefill")
+    ] = "",
     coordinator: options.Coordinator = "",
     processes: options.Processes = None,
     process: options.Process = None,
@@ -96,8 +102,12 @@ def run(
     rendezvous = inputs.read(
         Rendezvous, coordinator=coordinator, processes=processes, process=process
     )
+    if prefill and (prefill_from or draft):
+        other = "--prefill-from" if prefill_from else "--draft"
+        inputs.refuse(f"{other} is for servers that generate, and not for --prefill.")
     inputs.done()
     from shardwise.serve.http.run import serve
+    from shardwise.serve.remote_prefill import PrefillServer
     from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
 
     found, plan = served
@@ -115,6 +125,11 @@ def run(
         most_waiting=most_waiting or DEFAULT.most_waiting,
     )
     texts = texts_of_model(found)
+    engine_options = replace(engine_options, prefill=prefill)
+    if prefill_from:
+        key = min(api_keys, default="")
+        remote = PrefillServer(url=prefill_from, model=texts.model, key=key)
+        engine_options = replace(engine_options, prefill_from=remote)
     start_s = time.monotonic()
 
     def started(host: str, port: int) -> None:
@@ -134,6 +149,7 @@ def run(
             grammar=grammar_of_model(found, texts.stop_tokens),
             started=started,
             version=sw.__version__,
+            prefill=engine if prefill else None,  # type: ignore[arg-type]
         )
     return None
 

@@ -92,7 +92,9 @@ def _deployment(plan: str) -> Candidate:
     return rebuild(decoded)[1]
 
 
-def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> EngineState:
+def engine_state(
+    server: Server, batch: int, devices: np.ndarray[Any, Any], index: int | None = None
+) -> EngineState:
     """Describe the arrays of a plan's engines, with the devices where the placement puts its chips.
 
     Chips with the same KV heads share the tokens of each block, also where the plan gives each of
@@ -102,6 +104,7 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
         server: identical engines on a machine.
         batch: number of sequences in the cache of one engine.
         devices: all devices of the machine, with the dims that `mesh.arrange` takes.
+        index: of the engine to describe alone; None for all of the machine.
 
     Raises:
         BadInput: the runtime does not support the layout; lists all reasons.
@@ -120,6 +123,10 @@ def engine_state(server: Server, batch: int, devices: np.ndarray[Any, Any]) -> E
         )
     else:
         arranged = arrange(server.placement, sizes, devices[..., :1])
+    if index is not None:  # `data` is the first of the dims
+        arranged = arranged.reshape(sizes["data"], -1)[index]
+        layout = replace(layout, mesh=replace(layout.mesh, data=1))
+        sizes = layout.sizes
     mesh = split_tensor(role_mesh(sizes, arranged), kv_heads(server.config))
     return EngineState(
         config=server.config,

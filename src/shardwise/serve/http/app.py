@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -28,9 +29,13 @@ from shardwise.serve.http.prepare import Service
 from shardwise.serve.http.requests import ChatRequest, CompletionRequest
 from shardwise.serve.http.responses import Health, ModelCard, ModelList
 from shardwise.serve.http.sessions import Sessions
+from shardwise.serve.prefill_message import PATH as PREFILL_PATH
 from shardwise.serve.request import Engine
 from shardwise.serve.text.structure import Grammar
 from shardwise.serve.text.texts import Texts
+
+if TYPE_CHECKING:
+    from shardwise.serve.phases import PrefillEngine
 
 logger = logging.getLogger("shardwise.serve")
 
@@ -54,6 +59,7 @@ class App:
         options: of the server.
         grammar: makes masks of structured outputs; None if none can be made.
         version: of this package.
+        prefill: the engine, if it computes prompts for other servers.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class App:
         *,
         grammar: Grammar | None = None,
         version: str = "",
+        prefill: PrefillEngine | None = None,
     ) -> None:
         self._service = Service(
             texts=texts,
@@ -95,6 +102,11 @@ class App:
                 "POST": Generating(chat, self._service, self.sessions, self.metrics, limit)
             },
         }
+        if prefill is not None:
+            from shardwise.serve.http.prefill import Prefilling
+
+            handler = Prefilling(prefill, texts.model, self.sessions, limit)
+            self._routes[PREFILL_PATH] = {"POST": handler}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; whatever goes wrong, the client gets an error it can read."""

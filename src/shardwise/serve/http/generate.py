@@ -173,7 +173,7 @@ class Generating(Generic[R]):
         with self._sessions.preparing():
             body = await read_body(request, self._max_body)
             asked = decode_body(body, self._kind.asked)
-            self._check_model(asked.model)
+            check_model(asked.model, self._service.texts.model)
             client = _client(request, key, asked.user)
             # Templates, tokenizers and grammars may take long, and other clients are served.
             wish, outputs, answer = await asyncio.to_thread(self._prepare, asked, client)
@@ -193,15 +193,16 @@ class Generating(Generic[R]):
         outputs = prepare(self._service, asked, wish)
         return wish, outputs, self._kind.answer(self._service, asked, wish)
 
-    def _check_model(self, model: str | None) -> None:
-        served = self._service.texts.model
-        if model is not None and model != served:
-            raise ApiError(
-                404,
-                f'the model "{model[:80]}" is not served; this server has "{served}".',
-                param="model",
-                code="model_not_found",
-            )
+
+def check_model(model: str | None, served: str) -> None:
+    """Raise a 404 if a request is for another model than the served one."""
+    if model is not None and model != served:
+        raise ApiError(
+            404,
+            f'the model "{model[:80]}" is not served; this server has "{served}".',
+            param="model",
+            code="model_not_found",
+        )
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shardwise.serve.http.errors import failed, unavailable
 from shardwise.serve.http.prepare import Output
 from shardwise.serve.http.responses import Finish
-from shardwise.serve.request import CANCELLED, FAILED, LENGTH, Score, Token
+from shardwise.serve.request import CANCELLED, FAILED, LENGTH, UNREACHABLE, Score, Token
 from shardwise.serve.text.detokenize import Detokenizer, StopStrings
 from shardwise.serve.text.tools import Part, ToolCall
 from shardwise.serve.text.vocabulary import Vocabulary
@@ -129,6 +129,8 @@ class GrowingText:
     def _check(self, token: Token) -> None:
         if token.finish == CANCELLED:
             raise unavailable("the server is shutting down.", code="draining")
+        if token.finish == UNREACHABLE:
+            raise unavailable("the prefill server does not answer.", code="prefill_unreachable")
         if token.finish == FAILED:
             raise failed("the engine could not go on; the server's log says why.")
 

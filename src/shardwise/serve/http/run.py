@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -16,6 +17,9 @@ from shardwise.serve.http.options import ServerOptions
 from shardwise.serve.request import Engine
 from shardwise.serve.text.structure import Grammar
 from shardwise.serve.text.texts import Texts
+
+if TYPE_CHECKING:
+    from shardwise.serve.phases import PrefillEngine
 
 logger = logging.getLogger("shardwise.serve")
 
@@ -117,6 +121,7 @@ def serve(
     grammar: Grammar | None = None,
     started: Started = lambda host, port: None,
     version: str = "",
+    prefill: PrefillEngine | None = None,
 ) -> None:
     """Serve a model over HTTP until SIGTERM or SIGINT; the caller closes the engine.
 
@@ -127,11 +132,12 @@ def serve(
         grammar: makes masks of structured outputs; None if none can be made.
         started: called with host and port when requests are taken.
         version: of this package, for the OpenAPI document.
+        prefill: the engine, if it computes prompts for other servers.
 
     Raises:
         BadInput: the address cannot be listened on.
     """
-    app = App(engine, texts, options, grammar=grammar, version=version)
+    app = App(engine, texts, options, grammar=grammar, version=version, prefill=prefill)
     Server(app, options, started).run()
 
 

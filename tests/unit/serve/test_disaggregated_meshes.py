@@ -1,0 +1,45 @@
+"""Prefill and decode on meshes of different sizes, of eight devices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.scripts import FLAGS
+from tests.unit.serve.disaggregated_meshes import CASES, PLAN
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module")
+def answers(root: Path) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.unit.serve.disaggregated_meshes"],
+        cwd=root,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_are_those_of_a_plain_loop(answers: Any, case: str) -> None:
+    assert answers[case]["apart"] == answers["plain"]
+    assert answers[case]["blocks_used"] == 0
+
+
+def test_a_plan_is_launched(answers: Any) -> None:
+    assert answers[PLAN]["apart"] == answers[PLAN]["together"]
+    assert answers[PLAN]["blocks_used"] == 0
+    assert (
+        "chips of one machine. Plan for such a machine: shardwise plan" in answers[PLAN]["refusal"]
+    )
