@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
+from shardwise.errors import BadInput
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
@@ -185,7 +186,16 @@ class Programs:
             self._cache = self._host_cache.copy(self._cache, copies)
 
     def compile_transfer(self) -> None:
-        """Compile the programs of `read_blocks` and `write_blocks`."""
+        """Compile the programs of `read_blocks` and `write_blocks`.
+
+        Raises:
+            BadInput: the engine has several pools, whose blocks these do not tell apart.
+        """
+        if self.forward.engine.n_pools > 1:
+            raise BadInput(
+                f"an engine of {self.forward.engine.n_pools} groups of chips with caches of their "
+                "own does not exchange prompts with others. Run shardwise plan with --fix expert=1."
+            )
         n_blocks = 1
         while n_blocks < 2 * self.table_width:
             blocks = self.transfer.place(self.read_blocks([0] * n_blocks))
