@@ -21,13 +21,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
-from shardwise.errors import BadInput
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.host_cache import HostCache
-from shardwise.serve.kv_blocks import SIZE_STEP, BlockTransfer
+from shardwise.serve.kv_blocks import BlockTransfer
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
@@ -189,19 +188,9 @@ class Programs:
         """Compile the programs of `read_blocks` and `write_blocks`.
 
         Raises:
-            BadInput: the engine has several pools, whose blocks these do not tell apart.
+            BadInput: see `BlockTransfer.compile`.
         """
-        if self.forward.engine.n_pools > 1:
-            raise BadInput(
-                f"an engine of {self.forward.engine.n_pools} groups of chips with caches of their "
-                "own does not exchange prompts with others. Run shardwise plan with --fix expert=1."
-            )
-        n_blocks = 1
-        while n_blocks < 2 * self.table_width:
-            blocks = self.transfer.place(self.read_blocks([0] * n_blocks))
-            self.write_blocks([], 0, blocks)
-            n_blocks *= SIZE_STEP
-        jax.block_until_ready(self._cache)
+        self._cache = self.transfer.compile(self._cache, self.table_width)
 
     def read_blocks(self, table: Sequence[int]) -> list[Tree]:
         """The blocks of a table, as they are after the passes that were started; for `transfer`."""
