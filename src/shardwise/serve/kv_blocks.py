@@ -55,6 +55,28 @@ class BlockTransfer:
         )
         return shapes
 
+    def compile(self, cache: list[Tree], table_width: int) -> list[Tree]:
+        """Compile the programs for all numbers of blocks; return the unchanged cache.
+
+        Args:
+            table_width: number of blocks of the longest sequence.
+
+        Raises:
+            BadInput: the engine has several pools, whose blocks these do not tell apart.
+        """
+        n_pools = self._forward.engine.n_pools
+        if n_pools > 1:
+            raise BadInput(
+                f"an engine of {n_pools} groups of chips with caches of their own does not "
+                "exchange prompts with others. Run shardwise plan with --fix expert=1."
+            )
+        n_blocks = 1
+        while n_blocks < SIZE_STEP * table_width:
+            blocks = self.place(self.read(cache, [0] * n_blocks))
+            cache = self.write(cache, [], 0, blocks)
+            n_blocks *= SIZE_STEP
+        return jax.block_until_ready(cache)
+
     def read(self, cache: list[Tree], table: Sequence[int]) -> list[Tree]:
         """The blocks of a table, and some more so that there are few programs."""
         blocks: list[Tree] = self._read(cache, padded(table, 0, SIZE_STEP))

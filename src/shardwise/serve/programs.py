@@ -22,7 +22,6 @@ from shardwise.runtime.serving.sampling import (
 )
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.device_programs import Bools, DevicePrograms, Ints, Program
-from shardwise.serve.kv_blocks import SIZE_STEP
 from shardwise.serve.live import Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
@@ -145,13 +144,12 @@ class Programs(DevicePrograms):
             self.perform("copy", *copies)
 
     def compile_transfer(self) -> None:
-        """Compile the programs of `read_blocks` and `write_blocks`."""
-        n_blocks = 1
-        while n_blocks < 2 * self.table_width:
-            blocks = self.transfer.place(self.read_blocks([0] * n_blocks))
-            self.write_blocks([], 0, blocks)
-            n_blocks *= SIZE_STEP
-        jax.block_until_ready(self._cache)
+        """Compile the programs of `read_blocks` and `write_blocks`.
+
+        Raises:
+            BadInput: see `BlockTransfer.compile`.
+        """
+        self._cache = self.transfer.compile(self._cache, self.table_width)
 
     def read_blocks(self, table: Sequence[int]) -> list[Tree]:
         """The blocks of a table, as they are after the passes that were started; for `transfer`."""

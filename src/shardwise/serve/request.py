@@ -155,7 +155,7 @@ class Engine(Protocol):
     vocab: int
 
     def submit(self, generation: Generation, deliver: Deliver) -> None:
-        """Queue a request. `deliver` is called from the engine's thread and must not block; its
+        """Queue a request. `deliver` is called from threads of the engine and must not block; its
         last call has a `finish`.
 
         Raises:

@@ -74,3 +74,18 @@ def test_a_server_that_counts_no_prompts(plan: sw.ServingPlan) -> None:
 def test_no_answer_no_prediction(plan: sw.ServingPlan) -> None:
     failed = Reply(send_s=1.0, end_s=1.0, expected_tokens=8, error="HTTP 503")
     assert Predictor(plan, Slo()).predict((failed,)) is None
+
+
+def test_a_disaggregated_plan() -> None:
+    job = sw.Serve(prompt=256, output=16)
+    plan = sw.plan(sw.model("llama3.2-1b"), sw.hardware("v5e:2x2"), job, disaggregate=True)
+    assert isinstance(plan, sw.ServingPlan)
+    prediction = Predictor(plan, Slo()).predict(tuple(map(reply, ARRIVALS_S)))
+    assert prediction is not None
+    _, chosen = rebuild(plan)
+    traffic = Traffic(prompt=np.full(4, 100), output=np.full(4, 8), arrival_s=np.array(ARRIVALS_S))
+    pools = simulated_pools(chosen, Arrivals(kind="trace", trace=traffic))
+    summary = simulate(traffic, pools.pool, pools.decode, pools.transfer_s_per_token).summary()
+    assert pools.decode is not None
+    assert pools.transfer_s_per_token > 0
+    assert prediction.simulated.tpot_s == summary.tpot_s
