@@ -76,6 +76,7 @@ class InferenceEngine:
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
         self._ended: list[Live] = []  # whose blocks are not released yet
+        self._read_first: set[Live] = set()  # those with a slot that need their tokens for a draw
         self._request_ids = itertools.count()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
@@ -154,7 +155,7 @@ class InferenceEngine:
     def _step(self) -> None:
         """Dispatch the next pass, then read the tokens of the one before."""
         self._take_actions(wait=not self._dispatched and not self._scheduler.has_work)
-        if any(live.needs_tokens for live in self._live.values()):
+        if self._read_first:
             self._deliver(self._take_dispatched())
             self._forget_ended()
         before = self._take_dispatched()
@@ -247,6 +248,7 @@ class InferenceEngine:
         if live.slot is not None:
             self._free_slots.append(live.slot)
             live.slot = None
+            self._read_first.discard(live)
 
     def _dispatch(self, scheduled: Pass) -> list[Dispatched]:
         """Start the programs of a pass: decode first, then the chunks of prompts."""
@@ -260,6 +262,8 @@ class InferenceEngine:
             live = self._by_state[chunk.sequence]
             if live.slot is None:
                 live.slot = self._free_slots.pop()
+                if live.needs_tokens:
+                    self._read_first.add(live)
             stop = chunk.past + chunk.tokens
             tokens = live.tokens[chunk.past : stop]
             is_last = stop == chunk.sequence.prefill_target
