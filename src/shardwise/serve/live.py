@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
-from shardwise.serve.request import FAILED, LENGTH, STOP, Deliver, Generation, Token
+from shardwise.serve.request import LENGTH, STOP, TOO_COMPLEX, Deliver, Generation, Token
 from shardwise.simulate.request import SequenceState
 
 FEWEST_CHANGES = 16  # entries per row of the arrays of changed logits, which grow by doubling
@@ -83,18 +83,19 @@ class Live:
     def take(self, token: Token) -> None:
         """Take the next token of the output: deliver it, or end the request if it is the last."""
         generation = self.generation
+        mask = generation.mask
+        if mask is not None:
+            try:
+                mask.advance(token.id)  # one that has failed allows stop tokens, and takes none
+            except BadInput:
+                self.end(TOO_COMPLEX)
+                return
         if token.id in generation.stop_tokens:
             self.end(STOP)
             return
         finish = ""
-        if generation.mask is not None:
-            try:
-                generation.mask.advance(token.id)
-            except BadInput:
-                self.end(FAILED)
-                return
-            if generation.mask.complete:
-                finish = STOP
+        if mask is not None and mask.complete:
+            finish = STOP
         self.tokens.append(token.id)
         self.counts[token.id] += 1
         if self.n_generated == 1:

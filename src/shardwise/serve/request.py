@@ -14,6 +14,7 @@ STOP = "stop"  # a stop token was sampled, or the grammar is complete
 LENGTH = "length"  # `max_tokens` were generated
 CANCELLED = "cancelled"
 FAILED = "failed"  # the engine could not go on
+TOO_COMPLEX = "too complex"  # the grammar of the output could not go on
 
 
 class TokenMask(Protocol):
@@ -101,7 +102,8 @@ class Token(NamedTuple):
         id: the token; -1 for an end without a token.
         logprob: its log-probability, if asked for.
         top: the most probable tokens with their log-probabilities, highest first.
-        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED` or `FAILED`; "" if it goes on.
+        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED`, `FAILED` or `TOO_COMPLEX`; "" if
+            it goes on.
         cached: tokens of the prompt that were found in the prefix cache; set with the first token.
     """
 
