@@ -102,8 +102,8 @@ class Token(NamedTuple):
         id: the token; -1 for an end without a token.
         logprob: its log-probability, if asked for.
         top: the most probable tokens with their log-probabilities, highest first.
-        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED`, `FAILED` or `TOO_COMPLEX`; "" if
-            it goes on.
+        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED`, `FAILED` or `TOO_COMPLEX`; ""
+            if it goes on.
         cached: tokens of the prompt that were found in the prefix cache; set with the first token.
     """
 
