@@ -37,7 +37,7 @@ class Grammar:
         Raises:
             BadInput: the grammar does not allow the token, or became too complex to follow.
         """
-        if not self.matcher.consume_token(token):
+        if not self.matcher.consume_token(token) or self.matcher.is_error():
             raise BadInput(f"the grammar cannot go on after token {token}: {self._reason()}.")
 
     @property
