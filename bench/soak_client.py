@@ -93,6 +93,8 @@ async def read_answer(reader: asyncio.StreamReader, pause_s: float = 0.0) -> Ans
         return Answer(0)
     body = b""
     try:
+        if headers.get("connection") == "close" and "content-length" not in headers:
+            return Answer(status, await reader.read(), complete=True)
         if headers.get("transfer-encoding") != "chunked":
             body = await reader.readexactly(int(headers["content-length"]))
             return Answer(status, body, complete=True)

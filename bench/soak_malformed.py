@@ -93,7 +93,6 @@ TOO_LARGE = _raw(b'{"prompt": "' + b"a" * LARGEST_BODY + b'"}')
 BROKEN: dict[str, bytes] = {
     "garbage": b"\x00\x01\x02\xff\xfe garbage\r\n\r\n",
     "no version": b"GET /health\r\n\r\n",
-    "version 9": b"GET /health HTTP/9.9\r\nhost: x\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "no host": b"GET /health HTTP/1.1\r\n\r\n",
