@@ -18,7 +18,7 @@ from shardwise.serve.http.app import App
 from shardwise.serve.http.options import ServerOptions
 from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
-from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
+from shardwise.serve.texts_of_model import ModelGrammar, texts_of_model
 
 
 def replica(model: str, options: EngineOptions) -> Starlette:
@@ -27,7 +27,7 @@ def replica(model: str, options: EngineOptions) -> Starlette:
     stack = ExitStack()
     engine = stack.enter_context(launched(found, options))
     texts = texts_of_model(found)
-    grammar = grammar_of_model(found, texts.stop_tokens)
+    grammar = ModelGrammar(found, texts.stop_tokens)
     api = App(engine, texts, ServerOptions(), grammar=grammar)
 
     @asynccontextmanager

@@ -76,6 +76,7 @@ class InferenceEngine:
         self._wake = threading.Condition()
         self._dispatched: list[Dispatched] = []
         self._ended: list[Live] = []  # whose blocks are not released yet
+        self._read_first: set[Live] = set()  # those with a slot that need their tokens for a draw
         self._request_ids = itertools.count()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._closing = False
@@ -168,7 +169,7 @@ class InferenceEngine:
     def _step(self) -> None:
         """Dispatch the next pass, then read the tokens of the one before."""
         self._take_actions(wait=not self._dispatched and not self._has_work)
-        if any(live.needs_tokens for live in self._live.values()):
+        if self._read_first:
             self._deliver(self._take_dispatched())
             self._forget_ended()
         before = self._take_dispatched()
@@ -261,10 +262,16 @@ class InferenceEngine:
         )
         return live.block_keys
 
+    def _take_slot(self, live: Live) -> None:
+        live.slot = self._free_slots.pop()
+        if live.needs_tokens:
+            self._read_first.add(live)
+
     def _release_slot(self, live: Live) -> None:
         if live.slot is not None:
             self._free_slots.append(live.slot)
             live.slot = None
+            self._read_first.discard(live)
 
     def _dispatch(self, scheduled: Pass) -> list[Dispatched]:
         """Start the programs of a pass: decode first, then the chunks of prompts."""
@@ -277,7 +284,7 @@ class InferenceEngine:
         for chunk in scheduled.chunks:
             live = self._by_state[chunk.sequence]
             if live.slot is None:
-                live.slot = self._free_slots.pop()
+                self._take_slot(live)
             stop = chunk.past + chunk.tokens
             tokens = live.tokens[chunk.past : stop]
             is_last = stop == chunk.sequence.prefill_target

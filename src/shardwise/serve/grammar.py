@@ -37,7 +37,7 @@ class Grammar:
         Raises:
             BadInput: the grammar does not allow the token, or became too complex to follow.
         """
-        if not self.matcher.consume_token(token):
+        if not self.matcher.consume_token(token) or self.matcher.is_error():
             raise BadInput(f"the grammar cannot go on after token {token}: {self._reason()}.")
 
     @property
@@ -168,14 +168,17 @@ def _json_grammar(schema: Mapping[str, Any]) -> str:
     """The grammar of a JSON schema, as `llguidance` takes it.
 
     Raises:
-        BadInput: the schema is not a JSON object.
+        BadInput: the schema is not a JSON object, or is nested too deeply.
     """
     from llguidance import LLMatcher
 
     if not isinstance(schema, Mapping):
         raise BadInput(f"a JSON schema is an object, not {json.dumps(schema)[:40]}.")
     options: Any = JSON_OPTIONS
-    return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+    try:
+        return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"this JSON schema cannot be read: {_one_line(str(error))}.") from None
 
 
 def _one_line(error: str) -> str:

@@ -15,9 +15,9 @@ from shardwise.errors import BadInput
 from shardwise.runtime.serving.sampling import GREEDY_BELOW, Changes, Draw
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.request import (
-    FAILED,
     LENGTH,
     STOP,
+    TOO_COMPLEX,
     Deliver,
     Generation,
     Sampling,
@@ -102,18 +102,19 @@ class Live:
     def take(self, token: Token) -> None:
         """Take the next token of the output: deliver it, or end the request if it is the last."""
         generation = self.generation
+        mask = generation.mask
+        if mask is not None:
+            try:
+                mask.advance(token.id)  # one that has failed allows stop tokens, and takes none
+            except BadInput:
+                self.end(TOO_COMPLEX)
+                return
         if token.id in generation.stop_tokens:
             self.end(STOP)
             return
         finish = ""
-        if generation.mask is not None:
-            try:
-                generation.mask.advance(token.id)
-            except BadInput:
-                self.end(FAILED)
-                return
-            if generation.mask.complete:
-                finish = STOP
+        if mask is not None and mask.complete:
+            finish = STOP
         self.tokens.append(token.id)
         self.counts[token.id] += 1
         if self.n_generated == 1 and self.scores:

@@ -155,7 +155,7 @@ class DecodeEngine(InferenceEngine):
         """A row of a batch; the blocks of a prompt are written before its first one."""
         live = self._by_state[state]
         if live.prompt_blocks is not None:
-            live.slot = self._free_slots.pop()
+            self._take_slot(live)
             prompt = super()._row(state, 0, live.generation.prompt, draws=False)
             self._programs.write_blocks(prompt.table, prompt.n_new, live.prompt_blocks)
             if self._drafter is not None:

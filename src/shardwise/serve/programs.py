@@ -30,6 +30,7 @@ Array = jax.Array
 SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
 SHORTEST_CHUNK = 16  # tokens
 MOST_SCORED = 64  # tokens of a prompt whose logits are in memory at the same time
+USUAL_TOP = 20  # most probable tokens that a batch reports if it reports any: the API's most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,9 +321,12 @@ class Programs(DevicePrograms):
 
 
 def _n_top(requests: Sequence[Live]) -> int | None:
-    """Number of most probable tokens to report for a batch; None for no log-probabilities."""
+    """Number of most probable tokens to report for a batch; None for no log-probabilities.
+
+    It is part of a program's shape, and a new one would be compiled while requests wait.
+    """
     asked = [live.generation.sampling.logprobs for live in requests]
-    return max((n for n in asked if n is not None), default=None)
+    return max((max(USUAL_TOP, n) for n in asked if n is not None), default=None)
 
 
 def _steps(first: int, last: int) -> list[int]:

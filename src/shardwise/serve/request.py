@@ -15,6 +15,7 @@ LENGTH = "length"  # `max_tokens` were generated
 CANCELLED = "cancelled"
 UNREACHABLE = "unreachable"  # the server that computes prompts does not answer
 FAILED = "failed"  # the engine could not go on
+TOO_COMPLEX = "too complex"  # the grammar of the output could not go on
 
 
 class TokenMask(Protocol):
@@ -112,7 +113,7 @@ class Token(NamedTuple):
         id: the token; -1 for an end without a token.
         logprob: its log-probability, if asked for.
         top: the most probable tokens with their log-probabilities, highest first.
-        finish: why the output ended: `STOP`, `LENGTH`, `CANCELLED`, `FAILED` or `UNREACHABLE`; ""
+        finish: why the output ended: `STOP`, `LENGTH` or another of the names above; ""
             if it goes on.
         cached: tokens of the prompt that were found in the prefix cache; set with the first token.
         prompt: scores of the prompt's tokens after its first, if asked for; set as `cached`.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
 from shardwise.runtime.tokenizer import FileTokenizer
 from shardwise.serve.model_files import ServedModel
 from shardwise.serve.request import TokenMask
-from shardwise.serve.text.structure import CHOICE, JSON_SCHEMA, REGEX, Grammar, GrammarSpec
+from shardwise.serve.text.structure import CHOICE, JSON_SCHEMA, REGEX, GrammarSpec
 from shardwise.serve.text.texts import Texts, texts_of
 from shardwise.serve.text.vocabulary import ByteVocabulary, FileVocabulary, Vocabulary
 
@@ -36,27 +37,44 @@ def texts_of_model(model: ServedModel) -> Texts:
     )
 
 
-def grammar_of_model(model: ServedModel, stop_tokens: frozenset[int]) -> Grammar | None:
-    """Maker of masks for a model's structured outputs; None if they are not available.
+class ModelGrammar:
+    """Maker of masks for a model's structured outputs, from several threads.
+
+    The tables of the model's tokens take a second to build: the first mask waits for them, and a
+    server that makes none does without.
 
     Args:
+        model: the model.
         stop_tokens: tokens that end an output.
     """
-    from shardwise.errors import BadInput, MissingExtra
-    from shardwise.serve.grammar import grammars
 
-    try:
-        made = grammars(model.tokenizer, model.config.vocab, stop_tokens)
-    except (BadInput, MissingExtra):
-        return None
-    return lambda spec: _mask(made, spec)
+    def __init__(self, model: ServedModel, stop_tokens: frozenset[int]) -> None:
+        self._model = model
+        self._stop_tokens = stop_tokens
+        self._lock = threading.Lock()
+        self._grammars: Grammars | None = None
 
+    def __call__(self, spec: GrammarSpec) -> TokenMask:
+        """The mask of one output.
 
-def _mask(made: Grammars, spec: GrammarSpec) -> TokenMask:
-    if spec.kind == REGEX:
-        return made.regex(spec.definition)
-    if spec.kind == CHOICE:
-        return made.choice(json.loads(spec.definition))
-    if spec.kind == JSON_SCHEMA:
-        return made.json_schema(json.loads(spec.definition))
-    return made.json_object()
+        Raises:
+            BadInput: the structure is malformed or not supported, or the model names no stop token.
+            MissingExtra: the package llguidance is not installed.
+        """
+        grammars = self._built()
+        if spec.kind == REGEX:
+            return grammars.regex(spec.definition)
+        if spec.kind == CHOICE:
+            return grammars.choice(json.loads(spec.definition))
+        if spec.kind == JSON_SCHEMA:
+            return grammars.json_schema(json.loads(spec.definition))
+        return grammars.json_object()
+
+    def _built(self) -> Grammars:
+        from shardwise.serve.grammar import grammars
+
+        with self._lock:
+            if self._grammars is None:
+                model = self._model
+                self._grammars = grammars(model.tokenizer, model.config.vocab, self._stop_tokens)
+            return self._grammars

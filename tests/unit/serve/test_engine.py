@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import BadInput
+from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs
 from shardwise.serve.request import CANCELLED, FAILED, LENGTH, STOP, Generation, Sampling
 from tests.unit.serve.engines import (
@@ -243,6 +244,22 @@ def test_a_grammar_restricts_its_request_alone(compiled: Programs, plain: Greedy
     assert outputs[1].finish == STOP
     logits = plain.logits(bound.prompt)[-1]
     assert outputs[1].ids[0] == 2 * logits[::2].argmax()
+
+
+def test_requests_that_wait_cost_a_pass_nothing(
+    compiled: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    needs_tokens = Live.needs_tokens.fget
+
+    def counted(live: Live) -> bool:
+        asked.append(live)
+        return bool(needs_tokens(live))
+
+    monkeypatch.setattr(Live, "needs_tokens", property(counted))
+    with running(compiled) as engine:
+        outputs = generate(engine, [*requests(40), replace(requests(1)[0], id="e", mask=Even())])
+    assert len(asked) <= 2 * sum(len(output.tokens) for output in outputs)
 
 
 def test_cancelled_requests_free_their_blocks(compiled: Programs, plain: Greedy) -> None:

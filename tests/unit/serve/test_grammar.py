@@ -8,13 +8,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardwise.errors import BadInput
 from shardwise.runtime.tokenizer import ByteTokenizer, Tokenizer, file_tokenizer
 from shardwise.serve.grammar import Grammar, Grammars, grammars
 from shardwise.serve.live import Live
-from shardwise.serve.request import FAILED, Generation, Token
+from shardwise.serve.request import STOP, TOO_COMPLEX, Generation, Token
 from tests.unit.serve.model_files import tiny
 
 WALKS = 20
@@ -155,18 +156,57 @@ def test_a_token_outside_the_grammar_is_refused() -> None:
         maker("bytes").regex("ab").advance(ord("z"))
 
 
-def test_a_grammar_that_fails_ends_its_request() -> None:
-    delivered: list[Token] = []
-    live = Live(
-        generation=Generation(id="a", prompt=(1,), max_tokens=4, mask=maker("bytes").regex("ab")),
-        deliver=delivered.append,
+def live_of(name: str, pattern: str) -> Live:
+    """A request for a text of a regex, which delivers to nobody."""
+    stop = TOKENIZERS[name][2]
+    return Live(
+        generation=Generation(
+            id="a",
+            prompt=(1,),
+            max_tokens=100,
+            mask=maker(name).regex(pattern),
+            stop_tokens=frozenset({stop}),
+        ),
+        deliver=lambda token: None,
         seed=0,
     )
+
+
+def finish(live: Live) -> str:
+    return live.last.finish if live.last else ""
+
+
+def test_a_grammar_that_fails_ends_its_request() -> None:
+    live = live_of("bytes", "ab")
     live.take(Token(ord("a")))
+    assert finish(live) == ""
     live.take(Token(ord("z")))
-    live.deliver_last()
-    assert [token.finish for token in delivered] == ["", FAILED]
-    assert live.ended
+    assert finish(live) == TOO_COMPLEX
+
+
+def test_a_grammar_that_is_satisfied_takes_a_stop_token() -> None:
+    live = live_of("bytes", "a*")
+    live.take(Token(ord("a")))
+    live.take(Token(256))
+    assert finish(live) == STOP
+
+
+def test_an_output_does_not_stop_where_its_grammar_became_too_complex() -> None:
+    live = live_of("bpe", "((a{1,100}){1,100}){1,100}")
+    mask = live.generation.mask
+    assert mask is not None
+    while not finish(live):
+        bits = np.frombuffer(mask.allowed(), np.uint8)
+        live.take(Token(int(np.flatnonzero(np.unpackbits(bits, bitorder="little"))[-1])))
+    assert finish(live) == TOO_COMPLEX
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A schema in a schema, and so on."""
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
 
 
 @pytest.mark.parametrize(
@@ -178,6 +218,8 @@ def test_a_grammar_that_fails_ends_its_request() -> None:
         ({"$ref": "#/x"}, "Pointer '/x' does not exist"),
         ({"type": "string", "pattern": "("}, "unclosed group"),
         ([], "a JSON schema is an object, not []"),
+        (nested(200), "recursion limit exceeded"),
+        ({"const": float("inf")}, "cannot be read: expected value"),
     ],
 )
 def test_bad_schemas(schema: Any, reason: str) -> None:

@@ -51,12 +51,8 @@ def run(
     host_cache: serving_model.HostCache = "",
     draft: serving_model.Draft = "",
     drafted: serving_model.Drafted = "",
-    host: Annotated[
-        str, server_option("--host ADDRESS", f"where to listen  [default: {DEFAULT.host}]")
-    ] = DEFAULT.host,
-    port: Annotated[
-        int, server_option("--port N", f"0: any that is free  [default: {DEFAULT.port}]")
-    ] = DEFAULT.port,
+    host: Annotated[str, server_option("--host ADDRESS", "where to listen")] = DEFAULT.host,
+    port: Annotated[int, server_option("--port N", "0: any that is free")] = DEFAULT.port,
     keys: Annotated[
         str,
         server_option(
@@ -108,7 +104,7 @@ def run(
     inputs.done()
     from shardwise.serve.http.run import serve
     from shardwise.serve.remote_prefill import PrefillServer
-    from shardwise.serve.texts_of_model import grammar_of_model, texts_of_model
+    from shardwise.serve.texts_of_model import ModelGrammar, texts_of_model
 
     found, plan = served
     require_jax("serving", INSTALL_COMMAND)
@@ -146,7 +142,7 @@ def run(
             engine,
             texts,
             server,
-            grammar=grammar_of_model(found, texts.stop_tokens),
+            grammar=ModelGrammar(found, texts.stop_tokens),
             started=started,
             version=sw.__version__,
             prefill=engine if prefill else None,  # type: ignore[arg-type]

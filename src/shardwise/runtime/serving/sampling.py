@@ -120,7 +120,7 @@ def draw(
         return Drawn(token_B)
     logprob_BV = jax.nn.log_softmax(logits_BV, axis=-1)
     logprob_B = jnp.take_along_axis(logprob_BV, token_B[:, None], axis=-1)[:, 0]
-    top_logprob_BC, top_BC = lax.top_k(logprob_BV, max(1, n_top))
+    top_logprob_BC, top_BC = lax.top_k(logprob_BV, min(max(1, n_top), logits_BV.shape[-1]))
     return Drawn(token_B, LogProbabilities(logprob_B, top_BC, top_logprob_BC))
 
 

@@ -16,6 +16,7 @@ from shardwise.serve.request import Engine
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "shardwise"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 # Upper bounds in seconds, as of vLLM.
 FIRST_TOKEN: tuple[float, ...] = (
@@ -143,6 +144,8 @@ class Metrics:
 
     def request(self, handler: str, method: str, status: int) -> None:
         """Count an answered request."""
+        if method not in METHODS:
+            method = "other"  # clients may invent methods, and each would be kept
         self._requests.labels(handler, method, str(status)).inc()
 
     def first_token(self, seconds: float) -> None:

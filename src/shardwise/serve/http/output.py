@@ -6,10 +6,18 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shardwise.serve.http.errors import failed, unavailable
+from shardwise.serve.http.errors import bad_request, failed, unavailable
 from shardwise.serve.http.prepare import Output
 from shardwise.serve.http.responses import Finish
-from shardwise.serve.request import CANCELLED, FAILED, LENGTH, UNREACHABLE, Score, Token
+from shardwise.serve.request import (
+    CANCELLED,
+    FAILED,
+    LENGTH,
+    TOO_COMPLEX,
+    UNREACHABLE,
+    Score,
+    Token,
+)
 from shardwise.serve.text.detokenize import Detokenizer, StopStrings
 from shardwise.serve.text.tools import Part, ToolCall
 from shardwise.serve.text.vocabulary import Vocabulary
@@ -133,6 +141,12 @@ class GrowingText:
             raise unavailable("the prefill server does not answer.", code="prefill_unreachable")
         if token.finish == FAILED:
             raise failed("the engine could not go on; the server's log says why.")
+        if token.finish == TOO_COMPLEX:
+            raise bad_request(
+                "the structure of the output is too complex to follow: simplify the schema or the "
+                "regular expression.",
+                code="structure_too_complex",
+            )
 
     def _why(self, token: Token) -> Finish:
         if token.finish == LENGTH and not self._stops.stopped:

@@ -13,6 +13,7 @@ import uvicorn
 
 from shardwise.errors import BadInput
 from shardwise.serve.http.app import App
+from shardwise.serve.http.connection import Connection
 from shardwise.serve.http.options import ServerOptions
 from shardwise.serve.request import Engine
 from shardwise.serve.text.structure import Grammar
@@ -43,7 +44,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
