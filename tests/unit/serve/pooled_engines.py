@@ -105,6 +105,7 @@ def served(one: Pooled) -> dict[str, Any]:
         max_drafted=DRAFTED if one.drafts else 0,
         n_host_blocks=n_pools,
     )
+    compiled.compile()
     plain = Greedy(config, weights, CONTEXT)
     texts = prompts(config, n_pools)
     requests = [
