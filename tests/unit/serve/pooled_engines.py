@@ -151,7 +151,7 @@ def served_plan() -> dict[str, Any]:
         plan = sw.plan(
             model.config,
             sw.hardware("h100:8"),
-            Serve(context=CONTEXT, batch=6, weights="fp32", kv="fp32"),
+            Serve(context=CONTEXT, batch=8, weights="fp32", kv="fp32"),
             {"expert": 4, "tensor": 2},
         )
         options = EngineOptions(context=CONTEXT, pass_tokens=4 * TOKENS)
