@@ -106,6 +106,7 @@ def served(one: Pooled) -> dict[str, Any]:
         max_drafted=DRAFTED if one.drafts else 0,
         n_host_blocks=n_pools,
     )
+    compiled.compile()
     plain = Greedy(config, weights, CONTEXT)
     texts = prompts(config, n_pools)
     requests = [
@@ -151,7 +152,7 @@ def served_plan() -> dict[str, Any]:
         plan = sw.plan(
             model.config,
             sw.hardware("h100:8"),
-            Serve(context=CONTEXT, batch=6, weights="fp32", kv="fp32"),
+            Serve(context=CONTEXT, batch=8, weights="fp32", kv="fp32"),
             {"expert": 4, "tensor": 2},
         )
         options = EngineOptions(context=CONTEXT, pass_tokens=4 * TOKENS)

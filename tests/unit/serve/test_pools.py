@@ -36,6 +36,5 @@ def test_outputs_are_those_of_a_plain_loop(runs: Any, name: str) -> None:
 def test_a_plan_is_served_by_its_pools(root: Path) -> None:
     run = answer(root, SCRIPT, PLAN)[PLAN]
     assert run["ids"] == run["plain"]
-    of_pool = -(-6 // 4)  # sequences
-    assert run["limits"][:2] == [of_pool, TOKENS]
+    assert run["limits"][:2] == [2, TOKENS]  # sequences and tokens of a pass, in each pool
     assert run["blocks"] == 4 * run["limits"][2]
