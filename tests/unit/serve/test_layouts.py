@@ -11,7 +11,7 @@ import pytest
 from tests.unit.runtime.scripts import answer, rows, selected
 from tests.unit.serve.layout_engines import LAYOUTS, MODES, NEW
 
-QUICK = {"2D, sequence"}
+QUICK = {"2D"}
 
 
 @pytest.fixture(scope="module")
