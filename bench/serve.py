@@ -223,8 +223,8 @@ def spread(values: list[float]) -> list[float]:
 
 
 def wanted(name: str, words: Sequence[str]) -> bool:
-    """Whether a row is to be run."""
-    return not words or any(word in name for word in words)
+    """Whether a row is to be run: it has a word, or several in this order."""
+    return not words or any(f" {word} " in f" {name} " for word in words)
 
 
 def main(arguments: list[str]) -> int:
