@@ -1,4 +1,4 @@
-"""Tokens a second of serving on this CPU: shardwise, transformers and llama.cpp, one model.
+"""Speed of serving on this CPU: shardwise, transformers and llama.cpp, one model.
 
     pip install 'shardwise[serve]' transformers torch
     LLAMA_PYTHON=PYTHON python bench/serve.py MODEL [WORD ...]
@@ -12,15 +12,18 @@ that what else the machine does falls on all of them. They generate greedily; a 
 reads a GGUF file that is written here from MODEL. A row whose sides do not begin their outputs
 with the same tokens measures nothing: it fails, and so does the run.
 
-Prints a table, and ends with one JSON document.
+Decode rows set the bytes that a step reads over the memory's bandwidth, which has a turn like the
+sides. In rows of load, requests arrive at a fixed rate whether or not a side keeps up. llama.cpp
+then runs all sequences in one batch per step, as its server does (its Python binding has no such
+loop; `serve_llama.py` has one), and transformers serves one request at a time.
+
+Prints tables, and ends with one JSON document.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,12 +32,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from serve_report import tables
+from serve_roofline import Bandwidth, step_bytes
+from serve_side import Side
 
 Found = dict[str, Any]
 Prompts = list[list[int]]
 
 ROUNDS = 5  # turns of a side
-WORKER = Path(__file__).with_name("serve_worker.py")
+LOAD_ROUNDS = 3
 OURS = "shardwise"
 
 
@@ -50,6 +56,17 @@ class Shape:
     output: int
 
 
+@dataclass(frozen=True)
+class Load:
+    """Requests that arrive one by one, `every_s` seconds apart."""
+
+    n_prompts: int = 16
+    prompt: int = 128
+    output: int = 32
+    every_s: float = 0.6
+
+
+LOAD = Load()
 SHAPES = {
     "decode 1": Shape(1, 128, 33),
     "decode 4": Shape(4, 128, 33),
@@ -73,44 +90,6 @@ CHECKED = 16
 FEWEST_EQUAL = {"f32": 15, "bf16": 11, "int8": 11}
 
 
-class Side:
-    """A worker that waits until it is its turn.
-
-    Args:
-        name: of the side; its first word names the worker's module.
-        dtype: of the weights, as the side calls it.
-        model: folder of the published weights.
-        folder: where the side may write files.
-    """
-
-    def __init__(self, name: str, dtype: str, model: Path, folder: str) -> None:
-        kind = name.split()[0]
-        python = os.environ.get("LLAMA_PYTHON", sys.executable)
-        python = python if kind == "llama.cpp" else sys.executable
-        command = [python, str(WORKER), kind, dtype, str(model), folder]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.said: Found = self._read()
-
-    def _read(self) -> Any:
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            raise SystemExit("a side ended before its turn")
-        return json.loads(line)
-
-    def generate(self, prompts: Prompts, output: int) -> Found:
-        """See `serve_worker.Generated`."""
-        if self.process.stdin:
-            self.process.stdin.write(json.dumps({"prompts": prompts, "output": output}) + "\n")
-            self.process.stdin.flush()
-        return dict(self._read())
-
-    def close(self) -> None:
-        """Let it end."""
-        self.process.communicate()
-
-
 def started(precision: str, model: Path, folder: str) -> tuple[dict[str, Side], dict[str, str]]:
     """The sides that are installed, and why the others are left out."""
     sides, missing = {}, {}
@@ -124,7 +103,7 @@ def started(precision: str, model: Path, folder: str) -> tuple[dict[str, Side], 
     return sides, missing
 
 
-def prompts_of(shape: Shape, vocab: int, seed: int) -> Prompts:
+def prompts_of(shape: Shape | Load, vocab: int, seed: int) -> Prompts:
     """Random prompts; no two begin alike, so that no cache of prefixes helps."""
     random = np.random.default_rng(seed)
     drawn = random.integers(vocab // 100, vocab, (shape.n_prompts, shape.prompt))
@@ -140,34 +119,73 @@ def tokens_per_s(shape: Shape, generated: Mapping[str, Any]) -> float:
 
 def measured(precision: str, words: Sequence[str], model: Path) -> list[Found]:
     """The rows of one precision."""
-    chosen = {n: s for n, s in SHAPES.items() if wanted(f"{precision} {n}", words)}
-    if not chosen:
+    shapes = {n: s for n, s in SHAPES.items() if wanted(f"{precision} {n}", words)}
+    loads = {"load": LOAD} if wanted(f"{precision} load", words) else {}
+    if not shapes and not loads:
         return []
     vocab = json.loads((model / "config.json").read_text())["vocab_size"]
     with tempfile.TemporaryDirectory() as folder:
         sides, missing = started(precision, model, folder)
-        verdict = judged(precision, sides, vocab)
-        rows = []
-        for name, shape in chosen.items():
-            speeds: dict[str, list[float]] = {side: [] for side in sides}
-            for seed in range(-1, ROUNDS):  # the first turn of all is to warm up
-                prompts = prompts_of(shape, vocab, seed + 2)
-                for side_name, side in sides.items():
-                    speed = tokens_per_s(shape, side.generate(prompts, shape.output))
-                    speeds[side_name] += [speed] * (seed >= 0)
-            rows.append(
-                {
-                    "name": f"{precision} {name}",
-                    "tokens_per_s": {n: spread(each) for n, each in speeds.items()},
-                    "ratio": ratios(speeds),
-                    "versions": {n: side.said["version"] for n, side in sides.items()},
-                    "missing": missing,
-                    **verdict,
-                }
-            )
+        common = {
+            "versions": {n: side.said["version"] for n, side in sides.items()},
+            "missing": missing,
+            **judged(precision, sides, vocab),
+        }
+        rows = [
+            {"name": f"{precision} {name}", **speeds_of(shape, sides, vocab, model), **common}
+            for name, shape in shapes.items()
+        ]
+        rows += [
+            {"name": f"{precision} {name}", **under_load(load, sides, vocab), **common}
+            for name, load in loads.items()
+        ]
         for side in sides.values():
             side.close()
     return rows
+
+
+def speeds_of(shape: Shape, sides: Mapping[str, Side], vocab: int, model: Path) -> Found:
+    """Tokens a second of the sides, and in decode rows their share of the memory's bandwidth."""
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    bandwidth, bytes_per_s = Bandwidth(), []
+    for seed in range(-1, ROUNDS):  # the first turn of all is to warm up
+        prompts = prompts_of(shape, vocab, seed + 2)
+        bytes_per_s += [bandwidth.measure()] * (seed >= 0)
+        for name, side in sides.items():
+            generated = side.ask("generate", prompts=prompts, output=shape.output)
+            speeds[name] += [tokens_per_s(shape, generated)] * (seed >= 0)
+    found = {
+        "tokens_per_s": {n: spread(each) for n, each in speeds.items()},
+        "ratio": ratios(speeds),
+    }
+    if shape.output == 1:
+        return found
+    length = shape.prompt + shape.output / 2
+    shares = {}
+    for name, side in sides.items():
+        read = step_bytes(model, side.kind, side.dtype, shape.n_prompts, length)
+        steps_per_s = [speed / shape.n_prompts for speed in speeds[name]]
+        shares[name] = spread(
+            [read * n / limit for n, limit in zip(steps_per_s, bytes_per_s, strict=True)]
+        )
+    return found | {"bandwidth_share": shares, "bytes_per_s": spread(bytes_per_s)}
+
+
+def under_load(load: Load, sides: Mapping[str, Side], vocab: int) -> Found:
+    """TTFT and tokens a second of the sides when requests arrive one by one."""
+    ttfts: dict[str, list[float]] = {side: [] for side in sides}
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    for seed in range(LOAD_ROUNDS):
+        prompts = prompts_of(load, vocab, seed + 100)
+        for name, side in sides.items():
+            served = side.ask("serve", prompts=prompts, output=load.output, every_s=load.every_s)
+            ttfts[name].append(statistics.median(served["ttft_s"]))
+            speeds[name].append(load.n_prompts * load.output / served["seconds"])
+    return {
+        "ttft_s": {n: spread(each) for n, each in ttfts.items()},
+        "tokens_per_s": {n: spread(each) for n, each in speeds.items()},
+        "ttft_ratio": ratios(ttfts),
+    }
 
 
 def judged(precision: str, sides: Mapping[str, Side], vocab: int) -> Found:
@@ -175,7 +193,7 @@ def judged(precision: str, sides: Mapping[str, Side], vocab: int) -> Found:
     shape = Shape(CHECKED, 32, 1)
     prompts = prompts_of(shape, vocab, 0)
     first = {
-        name: [tokens[0] for tokens in side.generate(prompts, 1)["tokens"]]
+        name: [tokens[0] for tokens in side.ask("generate", prompts=prompts, output=1)["tokens"]]
         for name, side in sides.items()
     }
     same = {
@@ -205,30 +223,8 @@ def spread(values: list[float]) -> list[float]:
 
 
 def wanted(name: str, words: Sequence[str]) -> bool:
-    """Whether a row is to be run."""
-    return not words or any(word in name for word in words)
-
-
-def table(rows: Sequence[Found]) -> str:
-    """Tokens a second of each side, and ours over the other's with its spread; then what failed."""
-    lines = ["| row | shardwise | other side | tokens/s | ratio | least to most |"]
-    lines += ["|---|--:|---|--:|--:|--:|"]
-    for row in rows:
-        if row["verdict"] != "measured":
-            continue
-        ours = row["tokens_per_s"][OURS][0]
-        for name, (middle, least, most) in row["ratio"].items():
-            theirs = row["tokens_per_s"][name][0]
-            lines.append(
-                f"| {row['name']} | {ours:,.1f} | {name} | {theirs:,.1f} | {middle:.2f} "
-                f"| {least:.2f} to {most:.2f} |"
-            )
-    missing = {name: why for row in rows for name, why in row["missing"].items()}
-    failed = [row for row in rows if row["verdict"] != "measured"]
-    lines += [""] * bool(missing or failed)
-    lines += [f"- left out: {name}: {why}" for name, why in missing.items()]
-    lines += [f"- {row['verdict']}: {row['name']}: {row['note']}" for row in failed]
-    return "\n".join(lines)
+    """Whether a row is to be run: it has a word, or several in this order."""
+    return not words or any(f" {word} " in f" {name} " for word in words)
 
 
 def main(arguments: list[str]) -> int:
@@ -239,7 +235,7 @@ def main(arguments: list[str]) -> int:
     rows = []
     for precision in SIDES:
         rows += measured(precision, words, model)
-    print(table(rows))
+    print(tables(rows, OURS))
     print(json.dumps(rows))
     return int(any(row["verdict"] != "measured" for row in rows))
 

@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import llama_cpp as llama
 import numpy as np
-from serve_worker import Generated
+from serve_worker import Generated, Served
 
 LONGEST, MOST = 512, 16  # tokens of a sequence, and sequences
 TYPES = {
@@ -60,33 +60,69 @@ class Side:
 
     def generate(self, prompts: list[list[int]], output: int) -> Generated:
         """See `serve_worker.Side`."""
-        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+        self._clear()
         start = time.perf_counter()
-        drawn = [self._next(prompts, 0)]
+        drawn = [self._next({i: (prompt, 0) for i, prompt in enumerate(prompts)})]
         first = time.perf_counter()
-        for position in range(len(prompts[0]), len(prompts[0]) + output - 1):
-            drawn.append(self._next([[token] for token in drawn[-1]], position))
+        for past in range(len(prompts[0]), len(prompts[0]) + output - 1):
+            drawn.append(self._next({i: ([token], past) for i, token in drawn[-1].items()}))
         end = time.perf_counter()
-        tokens = [list(row) for row in zip(*drawn, strict=True)]
+        tokens = [[step[i] for step in drawn] for i in range(len(prompts))]
         return Generated(tokens, first - start, len(prompts) * (output - 1), end - first)
 
-    def _next(self, tokens: list[list[int]], past: int) -> list[int]:
-        """The tokens of the highest logits of all sequences, in one batch."""
-        length = len(tokens[0])
-        batch = llama.llama_batch_init(len(tokens) * length, 0, 1)
-        batch.n_tokens = len(tokens) * length
-        for i in range(batch.n_tokens):
-            sequence, offset = divmod(i, length)
-            batch.token[i] = tokens[sequence][offset]
-            batch.pos[i] = past + offset
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = sequence
-            batch.logits[i] = offset == length - 1
+    def serve(self, prompts: list[list[int]], output: int, every_s: float) -> Served:
+        """See `serve_worker.Side`; a step runs the new prompts and all sequences in one batch."""
+        self._clear()
+        start = time.perf_counter()
+        ttft_s: list[float] = []
+        outputs: dict[int, list[int]] = {}
+        n_arrived = n_ended = 0
+        while n_ended < len(prompts):
+            batch = {
+                i: ([tokens[-1]], len(prompts[i]) + len(tokens) - 1)
+                for i, tokens in outputs.items()
+                if len(tokens) < output
+            }
+            now = time.perf_counter() - start
+            while n_arrived < len(prompts) and n_arrived * every_s <= now:
+                batch[n_arrived] = (prompts[n_arrived], 0)
+                n_arrived += 1
+            if not batch:
+                time.sleep(max(0.0, n_arrived * every_s - now))
+                continue
+            for i, token in self._next(batch).items():
+                outputs.setdefault(i, []).append(token)
+                if len(outputs[i]) == 1:
+                    ttft_s.append(time.perf_counter() - start - i * every_s)
+                n_ended += len(outputs[i]) == output
+        return Served(ttft_s, time.perf_counter() - start)
+
+    def _clear(self) -> None:
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+
+    def _next(self, sequences: dict[int, tuple[list[int], int]]) -> dict[int, int]:
+        """The tokens of the highest logits of sequences, in one batch.
+
+        Args:
+            sequences: id -> (its new tokens, number of its tokens before them).
+        """
+        batch = llama.llama_batch_init(sum(len(new) for new, _ in sequences.values()), 0, 1)
+        i, last = 0, {}
+        for sequence, (new, past) in sequences.items():
+            for offset, token in enumerate(new):
+                batch.token[i] = token
+                batch.pos[i] = past + offset
+                batch.n_seq_id[i] = 1
+                batch.seq_id[i][0] = sequence
+                batch.logits[i] = offset == len(new) - 1
+                i += 1
+            last[sequence] = i - 1
+        batch.n_tokens = i
         failed = llama.llama_decode(self.context, batch)
         llama.llama_batch_free(batch)
         if failed:
             raise RuntimeError(f"llama_decode returns {failed}")
-        return [self._highest((i + 1) * length - 1) for i in range(len(tokens))]
+        return {sequence: self._highest(i) for sequence, i in last.items()}
 
     def _highest(self, i: int) -> int:
         logits = llama.llama_get_logits_ith(self.context, i)

@@ -7,7 +7,7 @@ import queue
 import time
 from pathlib import Path
 
-from serve_worker import Generated
+from serve_worker import Generated, Served
 
 import shardwise as sw
 from shardwise.serve.engine_options import EngineOptions
@@ -31,9 +31,27 @@ class Side:
 
     def generate(self, prompts: list[list[int]], output: int) -> Generated:
         """See `serve_worker.Side`."""
+        start = time.perf_counter()
+        tokens, times = self._outputs(prompts, output, 0.0)
+        begin, end = max(each[0] for each in times), min(each[-1] for each in times)
+        decoded = sum(begin < at <= end for each in times for at in each)
+        return Generated(tokens, begin - start, decoded, end - begin)
+
+    def serve(self, prompts: list[list[int]], output: int, every_s: float) -> Served:
+        """See `serve_worker.Side`."""
+        start = time.perf_counter()
+        _, times = self._outputs(prompts, output, every_s)
+        ttft_s = [each[0] - start - i * every_s for i, each in enumerate(times)]
+        return Served(ttft_s, max(each[-1] for each in times) - start)
+
+    def _outputs(
+        self, prompts: list[list[int]], output: int, every_s: float
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Tokens of all outputs, and when each came."""
         arrived: queue.SimpleQueue[tuple[int, Token, float]] = queue.SimpleQueue()
         start = time.perf_counter()
-        for i, prompt in enumerate(prompts):
+
+        def submit(i: int, prompt: list[int]) -> None:
             generation = Generation(
                 id=str(next(self._ids)),
                 prompt=tuple(prompt),
@@ -41,8 +59,12 @@ class Side:
                 sampling=Sampling(temperature=0.0),
             )
             self._engine.submit(
-                generation, lambda token, i=i: arrived.put((i, token, time.perf_counter()))
+                generation, lambda token: arrived.put((i, token, time.perf_counter()))
             )
+
+        for i, prompt in enumerate(prompts):
+            time.sleep(max(0.0, start + i * every_s - time.perf_counter()))
+            submit(i, prompt)
         tokens: list[list[int]] = [[] for _ in prompts]
         times: list[list[float]] = [[] for _ in prompts]
         n_running = len(prompts)
@@ -52,6 +74,4 @@ class Side:
                 tokens[i].append(token.id)
                 times[i].append(at)
             n_running -= bool(token.finish)
-        begin, end = max(each[0] for each in times), min(each[-1] for each in times)
-        decoded = sum(begin < at <= end for each in times for at in each)
-        return Generated(tokens, begin - start, decoded, end - begin)
+        return tokens, times

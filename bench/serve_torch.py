@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from serve_worker import Generated
+from serve_worker import Generated, Served
 from transformers import AutoModelForCausalLM, StaticCache
 
 LONGEST = 512  # tokens of a sequence
@@ -37,6 +37,16 @@ class Side:
         end = time.perf_counter()
         tokens = torch.cat(drawn, dim=1).tolist()
         return Generated(tokens, first - start, len(prompts) * (output - 1), end - first)
+
+    def serve(self, prompts: list[list[int]], output: int, every_s: float) -> Served:
+        """See `serve_worker.Side`; one request at a time."""
+        start, ttft_s = time.perf_counter(), []
+        for i, prompt in enumerate(prompts):
+            arrival = start + i * every_s
+            time.sleep(max(0.0, arrival - time.perf_counter()))
+            begin = time.perf_counter()
+            ttft_s.append(begin - arrival + self.generate([prompt], output).first_s)
+        return Served(ttft_s, time.perf_counter() - start)
 
     def _next(self, tokens: torch.Tensor, cache: StaticCache, past: int) -> torch.Tensor:
         """The tokens [B,1] of the highest logits."""

@@ -36,6 +36,18 @@ class Generated(NamedTuple):
     decode_s: float
 
 
+class Served(NamedTuple):
+    """What a side has served to requests that arrived one by one.
+
+    Args:
+        ttft_s: seconds from each arrival to the request's first token.
+        seconds: from the first arrival to the last token.
+    """
+
+    ttft_s: list[float]
+    seconds: float
+
+
 class Side(Protocol):
     """One engine with a model."""
 
@@ -43,6 +55,10 @@ class Side(Protocol):
 
     def generate(self, prompts: list[list[int]], output: int) -> Generated:
         """Continue prompts of one length greedily by `output` tokens, past any end of text."""
+        ...
+
+    def serve(self, prompts: list[list[int]], output: int, every_s: float) -> Served:
+        """Continue prompts greedily by `output` tokens; one arrives each `every_s` seconds."""
         ...
 
 
@@ -59,8 +75,8 @@ def main(kind: str, dtype: str, model: str, folder: str) -> None:
     answers.write(json.dumps({"version": side.version}) + "\n")
     answers.flush()
     for line in sys.stdin:
-        asked = json.loads(line)
-        answers.write(json.dumps(side.generate(**asked)._asdict()) + "\n")
+        method, arguments = json.loads(line)
+        answers.write(json.dumps(getattr(side, method)(**arguments)._asdict()) + "\n")
         answers.flush()
 
 

@@ -46,8 +46,8 @@ class PagedAttention:
         return self.tokens.positions_BT
 
     def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
-        """Rotary angles of the new tokens."""
-        return rotary_angles(a, self.tokens.positions_BT, seq)
+        """Rotary angles of the new tokens, which are not computed again for each head."""
+        return lax.optimization_barrier(rotary_angles(a, self.tokens.positions_BT, seq))
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Compute o_BTNH, on the chips that have the cache of a head."""

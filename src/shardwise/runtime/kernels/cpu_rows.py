@@ -29,6 +29,7 @@ from shardwise.runtime.weights.quantized import Scaled
 Array = jax.Array
 
 FEW_TOKENS = 4  # up to which the multiplication and sum is faster than a matmul
+LEFT_TOKENS = 64  # up to which a matmul is faster with the weights as its left operand
 WIDE = jnp.float32
 # Sums in any order, no matmul library for the sums, and barriers that last until code is emitted.
 COMPILER_OPTIONS = {
@@ -111,22 +112,36 @@ def product(equation: str, x: Array, w: Rows) -> Array:
     n_inputs = math.prod(w.values.shape[len(out_shape) :])
     x_MI = lax.optimization_barrier(x.reshape(-1, n_inputs).astype(WIDE))
     w_OI = w.values.reshape(-1, n_inputs)
-    if x_MI.shape[0] <= FEW_TOKENS:
-        y_MO = (w_OI.astype(WIDE)[:, None] * x_MI[None]).sum(-1).T
-    else:
-        y_MO = _matmul(x_MI, w_OI)
-    y_MO = lax.optimization_barrier(y_MO)
+    multiply = _matmul if x_MI.shape[0] > FEW_TOKENS else _multiply_and_sum
+    y_MO = multiply(x_MI, w_OI)
     if w.scale is not None:
         y_MO = y_MO * w.scale.reshape(-1)
     return y_MO.reshape(*row_shape, *out_shape)
 
 
+def _multiply_and_sum(x_MI: Array, w_OI: Array) -> Array:
+    """A loop over outputs that converts weights as it reads them."""
+    y_OM = (w_OI.astype(WIDE)[:, None] * x_MI[None]).sum(-1)
+    return lax.optimization_barrier(y_OM.T)
+
+
 def _matmul(x_MI: Array, w_OI: Array) -> Array:
-    """Matmul in the dtype of the weights, 8-bit weights in 16 bits; sums are in fp32."""
+    """Matmul in the dtype of the weights, 8-bit weights in 16 bits; sums are in fp32.
+
+    The right operand is packed before the matmul, so that it is the smaller one.
+    """
     dtype = w_OI.dtype
     if dtype.itemsize == 1:
         dtype = jnp.dtype(jnp.bfloat16)
         w_OI = w_OI.astype(dtype)
-    return lax.dot_general(
-        x_MI.astype(dtype), w_OI, (((1,), (1,)), ((), ())), preferred_element_type=WIDE
-    )
+    x_MI = lax.optimization_barrier(x_MI.astype(dtype))
+    if x_MI.shape[0] <= LEFT_TOKENS:
+        return _product_of_rows(w_OI, x_MI).T
+    return _product_of_rows(x_MI, w_OI)
+
+
+def _product_of_rows(left: Array, right: Array) -> Array:
+    """Products of all rows of two arrays, as a matmul of its own."""
+    dims = (((1,), (1,)), ((), ()))
+    product = lax.dot_general(left, right, dims, preferred_element_type=WIDE)
+    return lax.optimization_barrier(product)

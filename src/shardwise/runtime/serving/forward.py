@@ -27,7 +27,7 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.layout.sharding import gather
 from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
-from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray
+from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray, stored_dtype
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.weights.descriptions import Tree, layer_stacks
@@ -60,7 +60,7 @@ class PagedForward:
 
     def init_cache(self) -> list[Tree]:
         """Make an empty cache: keys "k" and values "v" [L*P,K,O,H] of each stack of layers."""
-        kv_dtype = dtype(self.engine.job.kv)
+        kv_dtype = stored_dtype(dtype(self.engine.job.kv), self.engine.table.mesh.platform)
 
         def zeros(a: Attention, n_layers: int, width: int) -> CacheArray:
             n_blocks = n_layers * self.n_blocks * self.engine.n_pools
@@ -85,7 +85,8 @@ class PagedForward:
     def weights_by_layer(self, weights: Tree) -> Tree:
         """Weights of a forward pass `by_layer`, from those of `EngineState.quantize_weights`.
 
-        Matrices are stored by output, but not those of experts. The weights of a stack become a
+        Matrices are stored by output, but not those of experts. Embedding and head of a quantized
+        model are in 16 bits, although products are in fp32 on CPUs. The weights of a stack become a
         list of those of its layers.
         """
         layers = []
@@ -104,6 +105,9 @@ class PagedForward:
                 by_layer.append(layer)
             layers.append(by_layer)
         outer = dict(weights["outer"])
+        if is_narrow(dtype(self.engine.job.weights)):
+            tables = ("embedding", "unembedding")
+            outer |= {x: outer[x].astype(jnp.bfloat16) for x in tables if x in outer}
         outer["embedding"] = cpu_rows.rows(outer["embedding"], (-1,), is_embedding=True)
         if "unembedding" in outer:
             outer["unembedding"] = cpu_rows.rows(outer["unembedding"], (-2,))

@@ -15,6 +15,18 @@ CacheArray = Array | Scaled
 SCALE_DTYPE = jnp.float32  # one scale per token and head, that is per about 128 numbers
 
 
+def stored_dtype(dtype: Any, platform: str) -> Any:
+    """The dtype of the array that holds keys or values of a dtype.
+
+    XLA's CPU compiler converts a whole array in bf16 to fp32 and back to read or write a few rows
+    of it, so that on CPUs bf16 is stored as integers with the same bits.
+
+    Args:
+        platform: `RoleMesh.platform` of the chips.
+    """
+    return jnp.uint16 if platform == "cpu" and dtype == jnp.bfloat16 else dtype
+
+
 def to_cache(x: Array, dtype: Any) -> CacheArray:
     """Convert keys or values [.., H] to the dtype of the cache.
 

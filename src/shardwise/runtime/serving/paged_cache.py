@@ -113,6 +113,8 @@ def write(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array, platf
 
     def write_array(target: Array, x: Array) -> Array:
         block_BT, slot_BT = tokens.slots(first_block, target.shape[0])
+        if x.dtype != target.dtype:  # see `kv_cache.stored_dtype`
+            x = lax.bitcast_convert_type(x, target.dtype)
         return target.at[block_BT, :, slot_BT].set(x, mode="drop", unique_indices=True)
 
     return jax.tree.map(write_array, cache, new)
@@ -313,14 +315,21 @@ def _padded(tables_BM: Array, multiple: int) -> Array:
 
 
 def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
-    """Keys or values [B,K,S,H] in some blocks of each sequence."""
+    """Keys or values [B,K,S,H] in some blocks of each sequence.
+
+    Barriers keep the arithmetic of indices and the reshape out of the loop that copies the rows;
+    XLA's CPU compiler would repeat it for each number.
+    """
 
     def read(x: Array) -> Array:
         K = x.shape[1]
         # One index for each (block, head), so that heads need not be moved before slots afterwards.
-        row_BKn = block_Bn[:, None] * K + jnp.arange(K)[:, None]
-        rows = x.reshape(-1, *x.shape[2:]).at[row_BKn].get(mode="promise_in_bounds")
-        return rows.reshape(*rows.shape[:2], -1, *rows.shape[4:])
+        row_BKn = lax.optimization_barrier(block_Bn[:, None] * K + jnp.arange(K)[:, None])
+        rows = x.reshape(x.shape[0] * K, -1).at[row_BKn].get(mode="promise_in_bounds")
+        rows = lax.optimization_barrier(rows)
+        if rows.dtype == jnp.uint16:  # see `kv_cache.stored_dtype`
+            rows = lax.bitcast_convert_type(rows, jnp.bfloat16)
+        return rows.reshape(*rows.shape[:2], -1, *x.shape[3:])
 
     return jax.tree.map(read, cache)
 

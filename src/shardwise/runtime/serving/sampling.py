@@ -112,7 +112,7 @@ def draw(
     """
     if changes is not None:
         logits_BV = _change(logits_BV, changes)
-    token_B = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
+    token_B = _highest(logits_BV)
     if draw is not None:
         is_greedy_B = draw.temperature_B < GREEDY_BELOW
         token_B = jnp.where(is_greedy_B, token_B, _draw(logits_BV, draw))
@@ -210,7 +210,19 @@ def _draw(logits_BV: Array, draw: Draw) -> Array:
     )
     # The highest sum of log-probability and Gumbel noise is a draw from the distribution.
     drawn_BV = jnp.where(is_kept_BV, scores_BV + noise_BV, -jnp.inf)
-    return jnp.argmax(drawn_BV, axis=-1).astype(jnp.int32)
+    return _highest(drawn_BV)
+
+
+def _highest(x_BV: Array) -> Array:
+    """Index of the highest number of each row, the first of equal ones.
+
+    The loop of `jnp.argmax` is neither vectorized nor parallel on CPUs: 4 ms for 16 rows of a
+    vocabulary of 49k, against 0.6 ms.
+    """
+    last = x_BV.shape[-1] - 1
+    is_highest_BV = x_BV == x_BV.max(axis=-1, keepdims=True)
+    index_V = jnp.arange(last + 1, dtype=jnp.int32)
+    return jnp.where(is_highest_BV, index_V, last).min(axis=-1)
 
 
 def _noise(seed: Array, position: Array, n: int) -> Array:
