@@ -48,7 +48,7 @@ class DraftModel(Programs):
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """See `Drafter`."""
         super().compile(progress)
-        for n_rows in self.batch_sizes():
+        for n_rows in self.shapes.batch_sizes():
             self._drafts([], np.zeros(n_rows, np.int32))
         jax.block_until_ready(self._cache)
 
@@ -63,7 +63,7 @@ class DraftModel(Programs):
         """See `Drafter`."""
         if not any(wanted):
             return [[] for _ in rows]
-        wanted_B = np.zeros(self._n_rows(rows), np.int32)
+        wanted_B = np.zeros(self.shapes.n_rows(len(rows)), np.int32)
         wanted_B[: len(rows)] = wanted
         drafts = self._drafts([self._caught_up(row) for row in rows], wanted_B)
         drafted_BK = np.concatenate(jax.device_get(drafts), axis=1)

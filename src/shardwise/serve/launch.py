@@ -13,6 +13,7 @@ import numpy as np
 from shardwise import units
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
+from shardwise.estimate.serving.overhead import OURS
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.devices import require_jax
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
-PASS_TOKENS = 512  # of a pass
+PASS_TOKENS = OURS.max_tokens
 INT4_GROUP = 32  # weights that share a scale in int4: blocks of GGUF files are kept as they are
 MEMORY_SHARE = 0.9  # of an accelerator's memory, for weights and cache
 PROBE = "A text by which two tokenizers are compared: 1234 + x_y."

@@ -21,21 +21,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from shardwise.arrays import ceil_div
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.sampling import Changes, Draw, Drawn, Verified, draw, verify
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.host_cache import HostCache
-from shardwise.serve.live import Live, changes_of, draw_of
+from shardwise.serve.live import DRAW_DTYPES, Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 Ints = NDArray[np.int32]
 Program = tuple[int, int, bool]  # rows, new tokens of a row, whether all logits are returned
 Bools = NDArray[np.bool_]
-
-SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
-SHORTEST_CHUNK = 16  # tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,24 +124,14 @@ class Programs:
         return 2 * self.max_sequences
 
     @property
+    def shapes(self) -> CompiledShapes:
+        """The shapes of the programs."""
+        return CompiledShapes(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
+
+    @property
     def table_width(self) -> int:
         """Number of blocks of the longest sequence."""
         return int(ceil_div(self.max_context, self.forward.block_tokens))
-
-    def batch_sizes(self) -> list[int]:
-        """The numbers of rows that are compiled."""
-        return _steps(1, self.max_sequences)
-
-    def chunk_lengths(self) -> list[int]:
-        """The numbers of new tokens of a row that are compiled."""
-        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens)]
-
-    def shapes(self) -> Iterator[tuple[int, int]]:
-        """The shapes (rows, new tokens of a row) of all programs."""
-        for length in self.chunk_lengths():
-            for n_rows in self.batch_sizes():
-                if self._is_compiled(n_rows, length):
-                    yield n_rows, length
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Compile all programs, several at a time.
@@ -151,8 +139,8 @@ class Programs:
         Args:
             progress: called with the number of compiled programs and of all.
         """
-        shapes = list(self.shapes())
-        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.batch_sizes()]
+        shapes = list(self.shapes.all())
+        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.shapes.batch_sizes()]
         if not self.max_drafted:
             verified = []
         programs = [(*shape, False) for shape in shapes] + [(*shape, True) for shape in verified]
@@ -162,9 +150,11 @@ class Programs:
             for i, (program, executable) in enumerate(zip(programs, compiled, strict=True)):
                 self._compiled[program] = executable
                 progress(i + 1, len(programs))
-        for n_rows in self.batch_sizes():
+        for n_rows in self.shapes.batch_sizes():
             logits_BV = self._forward([], n_rows, 1)
-            self._draw(logits_BV, self._last_token_S.copy(), np.zeros(n_rows, np.int32))
+            for how in (None, Draw(*(np.zeros(n_rows, dtype) for dtype in DRAW_DTYPES))):
+                slot_B = np.zeros(n_rows, np.int32)
+                self._draw(logits_BV, self._last_token_S.copy(), slot_B, how, n_top=None)
         for n_rows, length in verified:
             logits_BTV = self._forward([], n_rows, length, all_logits=True)
             drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
@@ -193,30 +183,20 @@ class Programs:
                 yield [replace(row, tokens=row.tokens[: self.max_tokens], draws=False)]
                 rest = row.tokens[self.max_tokens :]
                 row = replace(row, tokens=rest, past=row.past + self.max_tokens)
-            by_length.setdefault(self._length(row), []).append(row)
+            by_length.setdefault(self.shapes.length(row.n_new), []).append(row)
         for length, same in by_length.items():
-            sizes = [n for n in self.batch_sizes() if n == 1 or self._is_compiled(n, length)]
-            for start in range(0, len(same), sizes[-1]):
-                yield same[start : start + sizes[-1]]
+            most = self.shapes.most_rows(length)
+            for start in range(0, len(same), most):
+                yield same[start : start + most]
 
     def logits(self, batch: Sequence[Row]) -> Array:
         """Run a forward pass over a batch of `batches`; return logits_BV of their last tokens.
 
         B may be larger than the batch: the rest is padding.
         """
-        return self._forward(batch, self._n_rows(batch), self._length(batch[0]))
-
-    def _n_rows(self, batch: Sequence[Row]) -> int:
-        """The number of rows to which a batch is padded."""
-        return next(n for n in self.batch_sizes() if n >= len(batch))
-
-    def _length(self, row: Row) -> int:
-        """The number of new tokens to which a row is padded."""
-        return next(n for n in self.chunk_lengths() if n >= row.n_new)
-
-    def _is_compiled(self, n_rows: int, length: int) -> bool:
-        """Whether there is a program of this shape."""
-        return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
+        return self._forward(
+            batch, self.shapes.n_rows(len(batch)), self.shapes.length(batch[0].n_new)
+        )
 
     def _forward(
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
@@ -275,7 +255,7 @@ class Programs:
 
         At most `max_sequences` rows; their slots are not used.
         """
-        n_rows = self._n_rows(rows)
+        n_rows = self.shapes.n_rows(len(rows))
         logits_BTV = self._forward(rows, n_rows, 1 + self.max_drafted, all_logits=True)
         drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)
         n_drafted_B = np.zeros(n_rows, np.int32)
@@ -332,13 +312,3 @@ def _n_top(requests: Sequence[Live]) -> int | None:
     """Number of most probable tokens to report for a batch; None for no log-probabilities."""
     asked = [live.generation.sampling.logprobs for live in requests]
     return max((n for n in asked if n is not None), default=None)
-
-
-def _steps(first: int, last: int) -> list[int]:
-    """The numbers first, first * SHAPE_STEP, ... below last, and last."""
-    sizes = []
-    size = first
-    while size < last:
-        sizes.append(size)
-        size *= SHAPE_STEP
-    return [*sizes, last]
