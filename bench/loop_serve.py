@@ -5,8 +5,8 @@
 
 Closes the loop of the command line: `hw measure` (unless the file MACHINE.toml is there already),
 then for each dtype of weights `plan --serve`, `serve` and `bench --plan`. The plan knows the
-machine's rates and the model's sizes; nothing in it comes from the loads that it predicts: two rates
-of random arrivals, a light one and one near saturation, and closed loops of 1, 4 and 16 users.
+machine's rates and the model's sizes; nothing in it comes from the loads that it predicts: a light
+rate of random arrivals, one near saturation, and closed loops of 1, 4 and 16 users.
 
 Prints a table, and ends with one JSON document. The run fails if a request fails, not if a
 prediction is off: what else the machine does is in each figure.
@@ -53,11 +53,15 @@ def serving(plan: str) -> Iterator[str]:
     with subprocess.Popen(
         [*command, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
     ) as server:
-        line = server.stdout.readline() if server.stdout else ""
-        if not line:
+        said = ""
+        for part in server.stdout or ():
+            said += part
+            if part.rstrip() == "}":
+                break
+        else:
             raise SystemExit(f"{' '.join(command)} did not start")
         try:
-            yield json.loads(line)["url"]
+            yield json.loads(said)["url"]
         finally:
             server.terminate()
 

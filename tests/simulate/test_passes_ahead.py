@@ -36,6 +36,6 @@ def test_an_idle_engine_starts_at_once() -> None:
 
 
 def test_users_wait_for_the_pass_that_runs_and_for_the_next() -> None:
-    """An answer ends at 2 s; the passes until 3 s and 4 s were chosen before its user asks again."""
+    """An answer ends at 2 s. The passes until 3 s and 4 s are chosen before its user asks again."""
     traffic = Traffic(users=2, prompt=np.array([4, 4, 4]), output=np.array([2, 30, 2]))
     assert first_tokens(traffic, 1)[2] == 5.0

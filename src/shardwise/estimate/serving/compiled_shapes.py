@@ -83,7 +83,6 @@ class CompiledShapes:
             for start in range(0, n, most):
                 yield self.n_rows(min(most, n - start)), length
 
-
     def _pieces(self, new_tokens: Sequence[int]) -> Iterator[int]:
         for n_new in new_tokens:
             whole, rest = divmod(n_new, self.max_tokens)

@@ -42,5 +42,3 @@ def read_bytes_per_s(chip: Chip, weights: str, weight_bytes: float) -> float:
 def padded_keys(context: Num) -> Num:
     """Keys that attention reads of a context: it reads whole steps of them."""
     return ceil_div(maximum(context, 1), KEYS_PER_STEP) * KEYS_PER_STEP
-
-

@@ -22,8 +22,16 @@ from shardwise.ops.program import Matmul, Transfer
 ACTIVATION_BYTES = 2.0
 LOGIT_BYTES = 4.0
 # Fields of `PassTime` that are seconds.
-ADDED = ("matmuls", "decode_attention", "prefill_attention", "elementwise", "kernels", "head",
-         "draws", "host")
+ADDED = (
+    "matmuls",
+    "decode_attention",
+    "prefill_attention",
+    "elementwise",
+    "kernels",
+    "head",
+    "draws",
+    "host",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

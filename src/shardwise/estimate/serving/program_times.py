@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 
 from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.estimate.serving.engine import Engine

@@ -104,9 +104,7 @@ def _bench(url: str, users: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "shardwise", "bench", url, "--concurrency", str(users)]
     command += ["--prompt", str(PROMPT), "--output", str(OUTPUT), "--requests", str(REQUESTS)]
     command += ["--warmup", str(SEQUENCES), "--text", __file__, "--json"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode:
         raise RuntimeError(f"the server of a tiny model was not measured: {done.stderr}")
     row: dict[str, Any] = json.loads(done.stdout)["rows"][0]
