@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ class Exact:
     denominator, so it is found again behind the rounded number, and drops out of the stretch.
     """
 
-    def pass_s(self, decode: int, kv_tokens: float, prefill: int, pairs: float) -> float:
+    def pass_s(
+        self, decode: int, kv_tokens: float, prefill: int, pairs: float, chunks: Any = ()
+    ) -> float:
         kv = Fraction(kv_tokens).limit_denominator(10_000)
         exact = Fraction(1, 2**6) + Fraction(decode, 2**12) + kv / 2**18
         return exact + Fraction(prefill, 2**11) + Fraction(pairs) / 2**20  # type: ignore[return-value]

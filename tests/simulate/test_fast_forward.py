@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,9 @@ def test_used_blocks_of_a_long_stretch() -> None:
 
 def test_times_that_are_not_affine_are_taken_at_the_mean() -> None:
     class Curved(AffineTimes):
-        def pass_s(self, decode: float, kv: float, prefill: float, pairs: float) -> float:
+        def pass_s(
+            self, decode: float, kv: float, prefill: float, pairs: float, chunks: Any = ()
+        ) -> float:
             return 1e-2 + 1e-9 * kv**1.3 + 1e-5 * prefill
 
     pool = Pool(times=Curved(fixed_s=0), limits=Limits(n_blocks=4000))

@@ -89,6 +89,32 @@ class ScaleOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """Rates of this package's inference engine, as `hw measure` finds them.
+
+    Args:
+        pass_s: seconds between two passes, to choose one and to deliver its tokens.
+        sequence_s: the same, for each sequence of a pass.
+        request_s: seconds that a request spends in the HTTP server.
+        layer_s: seconds of a layer that depend on neither its sizes nor its tokens.
+        key_bytes_per_s: rate at which decoding reads cached keys and values.
+        attention_flops_per_s: FLOP/s of attention over prompts.
+        activation_bytes_per_s: rate of the operations between products, in bytes that they read
+            and write.
+        logit_bytes_per_s: rate at which tokens are drawn, in bytes of logits.
+    """
+
+    pass_s: float | None = None
+    sequence_s: float | None = None
+    request_s: float | None = None
+    layer_s: float | None = None
+    key_bytes_per_s: float | None = None
+    attention_flops_per_s: float | None = None
+    activation_bytes_per_s: float | None = None
+    logit_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
     """The numbers of one chip. Peaks are dense, rates are per chip; None is an unknown number.
 
@@ -107,6 +133,8 @@ class Chip:
         hbm_usable_bytes: HBM that compiler and driver leave to a program, bytes.
         on_chip_bytes: VMEM of a TPU, or all SRAM of a chip without HBM, bytes.
         n_devices: JAX devices per chip (1 if two cores act as a megacore).
+        product_flops_per_s: FLOP/s of products of some rows with weights of a dtype, by `bf16_16`.
+        serving: measured rates of the inference engine; None if they were not measured.
         dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
         sourced: the figures of the file; `figures` has the current ones.
         quotes: values that other documents state, by document and name of the figure; see `quoted`.
@@ -150,6 +178,8 @@ class Chip:
     host_dram_bytes: float | None = None
     power_w: float | None = None
     usd_per_chip_hour: float | None = None
+    product_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    serving: Serving | None = None
     sourced: Mapping[str, Figure] = field(default_factory=dict, repr=False, compare=False)
     quotes: Mapping[str, Mapping[str, Figure]] = field(
         default_factory=dict, repr=False, compare=False
@@ -237,10 +267,13 @@ def get(chip: Chip, path: str) -> Value | None:
         return chip.peak_flops_per_s.get(path.removeprefix("peak."))
     value: Any = chip
     for part in FIELDS[path].attribute.split("."):
-        value = getattr(value, part, None)
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
     if value == ():
         return None
     return value  # type: ignore[no-any-return]
+
+
+_OPTIONAL = {"scale_out": ScaleOut, "serving": Serving}  # made when one of their figures is given
 
 
 def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
@@ -253,10 +286,12 @@ def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
             continue
         owner, _, attribute = FIELDS[path].attribute.rpartition(".")
         change: Any = value
-        if owner:
+        if owner == "product_flops_per_s":
+            change = {**chip.product_flops_per_s, attribute: value}
+        elif owner:
             links: Any = getattr(chip, owner)
-            if links is None and owner == "scale_out":
-                links = ScaleOut()
+            if links is None and owner in _OPTIONAL:
+                links = _OPTIONAL[owner]()
             change = replace(links, **{attribute: value})
         chip = replace(chip, **{owner or attribute: change})
     return chip

@@ -68,6 +68,22 @@ FIELDS: Final[dict[str, Field]] = {
     "host.dram": Field("host_dram_bytes", "B"),
     "power.chip": Field("power_w", "W"),
     "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
+    "serving.pass": Field("serving.pass_s", "s"),
+    "serving.sequence": Field("serving.sequence_s", "s"),
+    "serving.request": Field("serving.request_s", "s"),
+    "serving.layer": Field("serving.layer_s", "s"),
+    "serving.keys": Field("serving.key_bytes_per_s", "B/s"),
+    "serving.attention": Field("serving.attention_flops_per_s", "FLOP/s"),
+    "serving.activations": Field("serving.activation_bytes_per_s", "B/s"),
+    "serving.logits": Field("serving.logit_bytes_per_s", "B/s"),
+}
+# Weights and rows of the products that `hw measure` times: figures `products.bf16_16`.
+PRODUCT_DTYPES: Final = ("fp32", "bf16", "int8")
+PRODUCT_ROWS: Final = (1, 4, 16, 64, 256, 512)
+FIELDS |= {
+    f"products.{dtype}_{rows}": Field(f"product_flops_per_s.{dtype}_{rows}", "FLOP/s")
+    for dtype in PRODUCT_DTYPES
+    for rows in PRODUCT_ROWS
 }
 
 # Dtypes at which a chip may have a peak; `_SPELLINGS` maps other spellings to these. The peak of

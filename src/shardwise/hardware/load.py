@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shardwise.errors import BadFile, BadInput, nearest, raise_all
-from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut
+from shardwise.hardware.chip import MARKETS, Chip, Ici, Node, ScaleOut, Serving
 from shardwise.hardware.figure import DTYPES, FIELDS, GROUPS, Figure, Value, parse_value, unit_of
 from shardwise.hardware.shape import Shape, show_shape
 
@@ -21,7 +21,12 @@ _TOP = (*_ABOUT, "market", "aliases", "note", "quoted", *GROUPS)
 _FIGURE_KEYS = ("value", "source", "as_of", "confirmed", "note", "also")
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 # Table of a network -> (its class, required keys).
-_OWNERS = {"ici": (Ici, ("axes", "wrap")), "node": (Node, ("gpus",)), "scale_out": (ScaleOut, ())}
+_OWNERS = {
+    "ici": (Ici, ("axes", "wrap")),
+    "node": (Node, ("gpus",)),
+    "scale_out": (ScaleOut, ()),
+    "serving": (Serving, tuple(p.removeprefix("serving.") for p in FIELDS if "serving." in p)),
+}
 
 
 def load_chip(path: Path) -> Chip:

@@ -51,7 +51,7 @@ class DraftModel(Programs):
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """See `Drafter`."""
         super().compile(progress)
-        for n_rows in self.batch_sizes():
+        for n_rows in self.shapes.batch_sizes():
             self._drafts([], np.zeros(n_rows * self.n_pools, np.int32))
         jax.block_until_ready(self._cache)
 

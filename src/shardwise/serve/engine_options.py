@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardwise.estimate.serving.overhead import OURS
 from shardwise.serve.model_files import ServedModel
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 2048  # longest sequence, if neither the model nor an option says less
 SEQUENCES = 16  # that run at the same time, unless an option says otherwise
-PASS_TOKENS = 512  # of a pass, in each pool
+PASS_TOKENS = OURS.max_tokens  # of a pass, in each pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

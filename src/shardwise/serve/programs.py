@@ -15,20 +15,15 @@ import jax
 import numpy as np
 
 from shardwise.arrays import ceil_div
-from shardwise.runtime.serving.sampling import (
-    Drawn,
-    LogProbabilities,
-    Verified,
-)
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
+from shardwise.runtime.serving.sampling import Drawn, LogProbabilities, Verified
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.device_programs import Bools, DevicePrograms, Ints, Program
-from shardwise.serve.live import Live, changes_of, draw_of
+from shardwise.serve.live import DRAW_DTYPES, Live, changes_of, draw_of
 from shardwise.simulate.host_tier import Copies
 
 Array = jax.Array
 
-SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
-SHORTEST_CHUNK = 16  # tokens
 MOST_SCORED = 64  # tokens of a prompt whose logits are in memory at the same time
 USUAL_TOP = 20  # most probable tokens that a batch reports if it reports any: the API's most
 
@@ -85,24 +80,14 @@ class Programs(DevicePrograms):
     max_drafted: int = 0
 
     @property
+    def shapes(self) -> CompiledShapes:
+        """The shapes of the programs, for each pool."""
+        return CompiledShapes(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
+
+    @property
     def table_width(self) -> int:
         """Number of blocks of the longest sequence."""
         return int(ceil_div(self.max_context, self.forward.block_tokens))
-
-    def batch_sizes(self) -> list[int]:
-        """The numbers of rows of a pool that are compiled."""
-        return _steps(1, self.max_sequences)
-
-    def chunk_lengths(self) -> list[int]:
-        """The numbers of new tokens of a row that are compiled."""
-        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens)]
-
-    def shapes(self) -> Iterator[tuple[int, int]]:
-        """The shapes (rows of a pool, new tokens of a row) of all programs."""
-        for length in self.chunk_lengths():
-            for n_rows in self.batch_sizes():
-                if self._is_compiled(n_rows, length):
-                    yield n_rows, length
 
     def compile(self, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Compile all programs, several at a time.
@@ -110,8 +95,8 @@ class Programs(DevicePrograms):
         Args:
             progress: called with the number of compiled programs and of all.
         """
-        shapes = list(self.shapes())
-        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.batch_sizes()]
+        shapes = list(self.shapes.all())
+        verified = [(n_rows, 1 + self.max_drafted) for n_rows in self.shapes.batch_sizes()]
         if not self.max_drafted:
             verified = []
         programs = [(*shape, False) for shape in shapes] + [(*shape, True) for shape in verified]
@@ -122,10 +107,11 @@ class Programs(DevicePrograms):
                 n_rows, length, all_logits = program
                 self._compiled[n_rows * self.n_pools, length, all_logits] = executable
                 progress(i + 1, len(programs))
-        for n_rows in self.batch_sizes():
+        for n_rows in self.shapes.batch_sizes():
             self._forward([], n_rows, 1)
             n = n_rows * self.n_pools
-            self.perform("draw", None, np.full(n, self.n_slots, np.int32), None, None)
+            for how in (None, tuple(np.zeros(n, dtype) for dtype in DRAW_DTYPES)):
+                self.perform("draw", None, np.full(n, self.n_slots, np.int32), how, None)
         for n_rows, length in verified:
             self._forward([], n_rows, length, all_logits=True)
             n = n_rows * self.n_pools
@@ -179,8 +165,7 @@ class Programs(DevicePrograms):
         while any(queues):
             length = max(self._length(row) for queue in queues for row in queue)
             n_longest = max([self._length(row) for row in queue].count(length) for queue in queues)
-            sizes = [n for n in self.batch_sizes() if n == 1 or self._is_compiled(n, length)]
-            n_rows = next((n for n in sizes if n >= n_longest), sizes[-1])
+            n_rows = self.shapes.n_rows(min(n_longest, self.shapes.most_rows(length)))
             yield self.placed([row for queue in queues for row in queue[:n_rows]])
             queues = [queue[n_rows:] for queue in queues]
 
@@ -204,16 +189,11 @@ class Programs(DevicePrograms):
 
     def _n_rows(self, batch: Sequence[Row]) -> int:
         """The number of rows to which each pool's part of a batch is padded."""
-        n_most = max(Counter(row.pool for row in batch).values())
-        return next(n for n in self.batch_sizes() if n >= n_most)
+        return self.shapes.n_rows(max(Counter(row.pool for row in batch).values()))
 
     def _length(self, row: Row) -> int:
         """The number of new tokens to which a row is padded."""
-        return next(n for n in self.chunk_lengths() if n >= row.n_new)
-
-    def _is_compiled(self, n_rows: int, length: int) -> bool:
-        """Whether there is a program of this shape."""
-        return n_rows == 1 or length == 1 or n_rows * length <= self.max_tokens
+        return self.shapes.length(row.n_new)
 
     def _forward(
         self, rows: Sequence[Row], n_rows: int, length: int, *, all_logits: bool = False
@@ -282,7 +262,9 @@ class Programs(DevicePrograms):
     @property
     def _scored_length(self) -> int:
         """Number of tokens of a row that is scored: all their logits need memory."""
-        return next(n for n in self.chunk_lengths() if n >= min(MOST_SCORED, self.max_tokens))
+        return next(
+            n for n in self.shapes.chunk_lengths() if n >= min(MOST_SCORED, self.max_tokens)
+        )
 
     def scored_rows(self, row: Row) -> Iterator[Row]:
         """Split a chunk of a prompt into rows for `score`."""
@@ -327,13 +309,3 @@ def _n_top(requests: Sequence[Live]) -> int | None:
     """
     asked = [live.generation.sampling.logprobs for live in requests]
     return max((max(USUAL_TOP, n) for n in asked if n is not None), default=None)
-
-
-def _steps(first: int, last: int) -> list[int]:
-    """The numbers first, first * SHAPE_STEP, ... below last, and last."""
-    sizes = []
-    size = first
-    while size < last:
-        sizes.append(size)
-        size *= SHAPE_STEP
-    return [*sizes, last]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 
 from shardwise.simulate.limits import Limits
@@ -49,6 +50,9 @@ class SimulatedEngine:
         self.tally = Tally()
         self._times = times
         self._fast_forward = fast_forward
+        self._ahead = limits.passes_ahead > 0
+        self._chosen_s = math.inf  # when the next pass is chosen, if passes are chosen ahead
+        self._arrived: deque[tuple[Request, bool]] = deque()  # too late for the next pass
         self._in_system = 0
         self._n_just_ended = 0  # requests that ended with the last pass, at `clock`
 
@@ -69,7 +73,11 @@ class SimulatedEngine:
         Raises:
             BadInput: the request is invalid or too long for the KV cache.
         """
-        self.scheduler.add(request, kv_ready=kv_ready)
+        self._arrived.append((request, kv_ready))
+        if self._in_system == 0:
+            self._chosen_s = math.inf
+        if not self._ahead or not self.scheduler.has_work:
+            self._admit_arrived(math.inf)
         if self._in_system == 0 and self.clock < request.arrival_s:
             self.clock = request.arrival_s
         self._in_system += 1
@@ -85,9 +93,14 @@ class SimulatedEngine:
         scheduler = self.scheduler
         tally = self.tally
         start_s = self.clock
+        self._admit_arrived(self._chosen_s if scheduler.has_work else math.inf)
         next_pass = scheduler.schedule()
         seconds = self._times.pass_s(
-            next_pass.n_decode, next_pass.kv_tokens, next_pass.prefill, next_pass.pairs
+            next_pass.n_decode,
+            next_pass.kv_tokens,
+            next_pass.prefill,
+            next_pass.pairs,
+            [(chunk.tokens, chunk.past) for chunk in next_pass.chunks],
         )
         n_passes = 1
         first_used = scheduler.blocks.used
@@ -96,7 +109,7 @@ class SimulatedEngine:
             for chunk in next_pass.chunks:
                 if chunk.sequence.start_s < 0:
                     chunk.sequence.start_s = start_s
-        elif self._fast_forward:
+        elif self._fast_forward and not self._arrived:
             n_passes = scheduler.identical_passes()
             if n_passes > 1:
                 budget_s = until_s - start_s if scheduler.can_admit_arrivals else math.inf
@@ -104,6 +117,7 @@ class SimulatedEngine:
                 decoding = scheduler.decoding
                 last_used += decoding.blocks_needed(n_passes) - decoding.blocks_needed(1)
         self.clock = start_s + seconds
+        self._chosen_s = self.clock - seconds / n_passes
         tally.passes += n_passes
         tally.events += 1
         if next_pass.n_decode:
@@ -123,6 +137,12 @@ class SimulatedEngine:
         self._in_system -= len(ended)
         tally.preemptions = scheduler.preemptions
         return ended
+
+    def _admit_arrived(self, until_s: float) -> None:
+        """Tell the scheduler of the requests that arrived before a time."""
+        while self._arrived and self._arrived[0][0].arrival_s < until_s:
+            request, kv_ready = self._arrived.popleft()
+            self.scheduler.add(request, kv_ready=kv_ready)
 
     def _passes_within(self, limit: int, first_s: float, budget_s: float) -> tuple[int, float]:
         """Return the fewest decode passes that last at least `budget_s` seconds, and their seconds.

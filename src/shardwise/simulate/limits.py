@@ -31,6 +31,8 @@ class Limits:
             to run the copies (`BlockManager.take_copies`); the simulation keeps none.
         watermark: share of the blocks that stay free when a request is admitted, so that the
             running sequences can grow.
+        passes_ahead: passes that the engine chooses before the one that runs has ended; 0 or 1. The
+            simulation keeps requests that arrive meanwhile out of them.
         tokens_per_pass: mean tokens that a sequence gains in a decode pass; above 1 with
             speculative decoding. Every pass adds a whole number; fractions are carried over.
 
@@ -48,6 +50,7 @@ class Limits:
     n_host_blocks: int = 0
     watermark: float = 0.01
     tokens_per_pass: float = 1.0
+    passes_ahead: int = 0
 
     def __post_init__(self) -> None:
         problems = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.estimate.chip_memory import capacity_bytes
@@ -9,6 +10,7 @@ from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.estimate.serving.pass_table import PassTable
+from shardwise.estimate.serving.program_times import ProgramTimes
 from shardwise.estimate.serving.steady_state import max_pass_tokens
 from shardwise.formulas.inference import speculative_tokens
 from shardwise.simulate.limits import Limits
@@ -34,7 +36,14 @@ class SpeculativePassTimes:
     table: PassTable
     draft_cost: float
 
-    def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
+    def pass_s(
+        self,
+        decode: float,
+        kv_tokens: float,
+        prefill: float,
+        pairs: float,
+        chunks: Sequence[tuple[int, int]] = (),
+    ) -> float:
         """Seconds of a pass: see `PassTimes`."""
         seconds = self.table.pass_s(decode, kv_tokens, prefill, pairs)
         if not decode:
@@ -71,6 +80,8 @@ def pass_times(engine: Engine, job: Serve, max_context: int, sequences: int) -> 
         max_context: tokens of the longest sequence, prompt and output.
         sequences: the most sequences in a pass.
     """
+    if engine.rates.measured:
+        return ProgramTimes(engine, sequences)
     verified = 1 + job.drafted
     max_rows = int(max_pass_tokens(engine)) + sequences * verified
     table = PassTable(engine, max_rows, 2 * max_context, verified)
@@ -110,6 +121,7 @@ def engine_limits(
         paged=paged,
         prefix_cache=prefix_cache,
         tokens_per_pass=speculative_tokens(job.acceptance, job.drafted),
+        passes_ahead=engine.rates.overhead.passes_ahead,
     )
 
 

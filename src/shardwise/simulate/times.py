@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +10,14 @@ from typing import Protocol
 class PassTimes(Protocol):
     """Interface for the time of a pass of one engine."""
 
-    def pass_s(self, decode: int, kv_tokens: float, prefill: int, pairs: float) -> float:
+    def pass_s(
+        self,
+        decode: int,
+        kv_tokens: float,
+        prefill: int,
+        pairs: float,
+        chunks: Sequence[tuple[int, int]] = (),
+    ) -> float:
         """Seconds of a pass.
 
         Args:
@@ -17,6 +25,8 @@ class PassTimes(Protocol):
             kv_tokens: tokens in the KV cache that these sequences read, in all.
             prefill: number of prompt tokens that are computed.
             pairs: (query, key) pairs in the attention of these prompt tokens.
+            chunks: (tokens, tokens in the KV cache before them) of each prompt; empty if they are
+                not known.
         """
         ...
 
@@ -39,7 +49,14 @@ class AffineTimes:
     prefill_s: float = 0.0
     pair_s: float = 0.0
 
-    def pass_s(self, decode: float, kv_tokens: float, prefill: float, pairs: float) -> float:
+    def pass_s(
+        self,
+        decode: float,
+        kv_tokens: float,
+        prefill: float,
+        pairs: float,
+        chunks: Sequence[tuple[int, int]] = (),
+    ) -> float:
         """Seconds of a pass: see `PassTimes`."""
         decode_s = self.decode_s * decode + self.kv_s * kv_tokens
         return self.fixed_s + decode_s + self.prefill_s * prefill + self.pair_s * pairs

@@ -10,12 +10,13 @@ import datetime
 import os
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadFile
+from shardwise.hardware.figure import FIELDS
 
 MATMUL_DIM = 1024  # rows and columns of both matrices of a matmul
 STREAM_NUMBERS = 64 << 20  # fp32 numbers that a device reads and writes: more than caches hold
@@ -39,6 +40,7 @@ class CpuRates:
             device.
         other_load: share of the processors that other processes used during the measurement; None
             if the system does not tell.
+        serving: figures of serving by their names in a chip's file; empty if not measured.
     """
 
     n_devices: int
@@ -48,6 +50,7 @@ class CpuRates:
     sent_bytes_per_s: float | None
     latency_s: float | None
     other_load: float | None = None
+    serving: Mapping[str, float] = field(default_factory=dict)
 
 
 def measure(n_devices: int) -> CpuRates:
@@ -199,6 +202,14 @@ def as_toml(rates: CpuRates) -> str:
             line("egress", quantity(rates.sent_bytes_per_s, "B/s")),
             line("latency", quantity(rates.latency_s * 1e6, "us")),
         ]
+    group = ""
+    for path, rate in rates.serving.items():
+        table, _, key = path.partition(".")
+        if table != group:
+            lines += ["", f"[{table}]"]
+            group = table
+        unit = FIELDS[path].unit
+        lines.append(line(key, quantity(rate * 1e6, "us") if unit == "s" else quantity(rate, unit)))
     return "\n".join(lines) + "\n"
 
 

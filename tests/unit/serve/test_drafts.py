@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.runtime.serving.sampling import Draw, draw, verify
 from shardwise.serve.draft_model import DraftModel
 from shardwise.serve.drafts import Drafter, NgramDrafter, NgramIndex
@@ -58,11 +59,17 @@ class Oracle(NgramDrafter):
         return drafts
 
 
+class OneBatchSize(CompiledShapes):
+    def batch_sizes(self) -> list[int]:
+        return [self.max_sequences]
+
+
 class OneSize(Programs):
     """Programs of one number of rows, which are compiled in less time than those of several."""
 
-    def batch_sizes(self) -> list[int]:
-        return [self.max_sequences]
+    @property
+    def shapes(self) -> CompiledShapes:
+        return OneBatchSize(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
 
 
 class OneSizeDraftModel(OneSize, DraftModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
 import shardwise as sw
@@ -97,6 +98,7 @@ def _slices(names: list[str], as_json: bool) -> Answer:
 
 def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
     from shardwise import units
+    from shardwise.serve.measure import measure_serving
     from shardwise.train import measure
 
     if len(words) != 1:
@@ -112,6 +114,8 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
     inputs.done()
     with progress(f"measuring this CPU as {n_devices} devices", quiet=as_json):
         measured_chip = measure.measure(n_devices)
+        if n_devices == 1:
+            measured_chip = replace(measured_chip, serving=measure_serving())
     if file:
         measure.write_chip(measured_chip, file)
     return Answer(

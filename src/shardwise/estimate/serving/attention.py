@@ -113,7 +113,7 @@ def _decode_attention_s(attention: Attention, engine: PricedEngine, load: Load) 
     n_bytes = n_keys * kv_elements(attention) * units.bytes_per_element(rates.job.kv)
     shards = kv_shards(attention, engine.layout, engine.mesh)
     math_s = _decode_flops(attention, engine, load) / rates.attention_flops_per_s
-    return maximum(n_bytes / shards / rates.hbm_bytes_per_s, math_s)
+    return maximum(n_bytes / shards / rates.key_bytes_per_s, math_s)
 
 
 def _decode_flops(attention: Attention, engine: PricedEngine, load: Load) -> Num:

@@ -17,6 +17,11 @@ from shardwise.estimate.kernels import (
     warp_efficiency,
 )
 from shardwise.estimate.serving.efficiency import AT_PEAK, ServingEfficiency
+from shardwise.estimate.serving.measured_rates import (
+    is_measured,
+    product_flops_per_s,
+    read_bytes_per_s,
+)
 from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size
@@ -55,6 +60,11 @@ class ServeRates:
         return self.overhead is IDEAL
 
     @property
+    def measured(self) -> bool:
+        """Whether these are rates of this package's engine that `hw measure` has found."""
+        return not self.ideal and is_measured(self.chip)
+
+    @property
     def weight_bytes(self) -> float:
         """Mean bytes per parameter."""
         return self.parameter_bytes or units.bytes_per_element(self.job.weights)
@@ -66,8 +76,17 @@ class ServeRates:
         return min(achieved, self.overhead.max_read_bytes_per_s or achieved)
 
     @property
+    def key_bytes_per_s(self) -> float:
+        """Achieved bandwidth when decoding reads the KV cache, bytes per second."""
+        if self.measured:
+            return self.chip.need("serving.keys")
+        return self.hbm_bytes_per_s
+
+    @property
     def attention_flops_per_s(self) -> float:
         """Achieved FLOP/s of attention over prompts, in 16 bits."""
+        if self.measured:
+            return self.chip.need("serving.attention")
         return self.chip.peak(self.half_precision_dtype) * self.efficiency.attention
 
     @property
@@ -113,6 +132,8 @@ class ServeRates:
             groups: number of experts on the chip whose matmuls run as one grouped matmul.
             head: whether it is the unembedding, whose weights stay in 16 bits.
         """
+        if self.measured:
+            return self._measured_matmul(matmul, rows, mesh, weight_elements, head=head)
         local = matmul.program.local
         dtype = self.dtype(head=head)
         sizes = {**matmul.sizes, "B": rows}
@@ -138,6 +159,32 @@ class ServeRates:
             n_bytes=count * n_bytes,
             flops_per_s=self.chip.peak(dtype) * achieved,
             bytes_per_s=self.hbm_bytes_per_s,
+        )
+
+    def _measured_matmul(
+        self,
+        matmul: Matmul,
+        rows: Num,
+        mesh: Mapping[str, Num],
+        weight_elements: Num,
+        *,
+        head: bool,
+    ) -> PricedItem:
+        """See `matmul`. The engine does not quantize the unembedding."""
+        weights = self.job.weights
+        if head and units.bytes_per_element(weights) < HEAD_BYTES:
+            weights = self.job.compute
+        n_bytes = units.bytes_per_element(weights)
+        count = where(rows > 0, matmul.count, 0)
+        return PricedItem(
+            name=matmul.name,
+            phase="forward",
+            count=count,
+            work=matmul,
+            flops=count * matmul.program.local_flops({**matmul.sizes, "B": rows}, mesh),
+            n_bytes=count * weight_elements * n_bytes,
+            flops_per_s=product_flops_per_s(self.chip, weights, rows),
+            bytes_per_s=read_bytes_per_s(self.chip, weights, n_bytes),
         )
 
     def _tile_efficiency(

@@ -38,6 +38,7 @@ class ServingEfficiency(AchievedShares):
 
 
 AT_PEAK = ServingEfficiency()
+MEASURED = "hw measure"  # name of the rates of a machine that it has measured
 
 
 @functools.cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from shardwise.hardware import Chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class EngineOverhead:
         chunked_prefill: whether chunks of prompts run in the same pass as decoding; otherwise
             prefill runs in separate passes, before decoding.
         max_tokens: largest number of tokens in one pass.
+        passes_ahead: passes that are chosen before the one that runs has ended, so that a request
+            that arrives meanwhile is not in them.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
     """
 
@@ -37,6 +41,7 @@ class EngineOverhead:
     chunked_prefill: bool = True
     max_tokens: int = 8192
     overlaps: bool = False
+    passes_ahead: int = 0
 
 
 IDEAL = EngineOverhead(name="ideal")
@@ -61,8 +66,24 @@ ENGINES = {
         EngineOverhead(name="jax-llm-examples", pass_s=0.0002, sequence_s=5e-06, overlaps=True),
         EngineOverhead(name="in-house JAX", pass_s=0.0002, sequence_s=5e-06),
         EngineOverhead(name="vLLM TPU", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
+        EngineOverhead(
+            name="Shardwise", pass_s=0.0002, sequence_s=5e-06, max_tokens=512, passes_ahead=1
+        ),
     )
 }
+
+
+OURS = ENGINES["Shardwise"]
+
+
+def measured_overhead(chip: Chip) -> EngineOverhead:
+    """Overhead of this package's engine on a chip that `hw measure` has measured."""
+    return replace(
+        OURS,
+        request_s=chip.need("serving.request"),
+        pass_s=chip.need("serving.pass"),
+        sequence_s=chip.need("serving.sequence"),
+    )
 
 
 def engine_overhead(framework: str) -> EngineOverhead:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
@@ -79,7 +80,12 @@ class PassTable:
         self.sequence_s = engine.rates.overhead.sequence_s / ranks
 
     def pass_s(
-        self, n_decoding: float, kv_tokens: float, prefill_tokens: float, query_key_pairs: float
+        self,
+        n_decoding: float,
+        kv_tokens: float,
+        prefill_tokens: float,
+        query_key_pairs: float,
+        chunks: Sequence[tuple[int, int]] = (),
     ) -> float:
         """Seconds of one pass; in a pipeline, of the batches on all stages together.
 

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
 from shardwise.estimate.serving.attention import attention_items, attention_time
+from shardwise.estimate.serving.chip_rates import ServeRates
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.estimate.serving.extra_traffic import batch_shards, extra_traffic, local_rows
 from shardwise.estimate.serving.launches import elementwise_bytes, kernel_launches
 from shardwise.estimate.serving.load import Load
+from shardwise.estimate.serving.measured_rates import padded_keys
 from shardwise.estimate.serving.priced_engine import PricedEngine
 from shardwise.formulas.experts import hit_share
 from shardwise.ops.program import Matmul, Transfer
 
 ACTIVATION_BYTES = 2.0
+LOGIT_BYTES = 4.0
+# Fields of `PassTime` that are seconds.
+ADDED = (
+    "matmuls",
+    "decode_attention",
+    "prefill_attention",
+    "elementwise",
+    "kernels",
+    "head",
+    "draws",
+    "host",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +47,7 @@ class PassTime:
         traffic: mesh role -> seconds of its collectives.
         head: unembedding.
         host: host work during which the chips are idle.
+        draws: drawing tokens from logits, where it was measured.
         overlaps: whether collectives run at the same time as all work on the chip.
     """
 
@@ -44,12 +60,24 @@ class PassTime:
     head: Num
     host: Num
     overlaps: bool = False
+    draws: Num = 0.0
+
+    def __add__(self, other: PassTime) -> PassTime:
+        """The time of both, one after the other."""
+        sums = {}
+        for name in ADDED:
+            sums[name] = getattr(self, name) + getattr(other, name)
+        traffic = {
+            role: self.traffic.get(role, 0.0) + other.traffic.get(role, 0.0)
+            for role in {**self.traffic, **other.traffic}
+        }
+        return replace(self, traffic=traffic, **sums)
 
     @property
     def local_s(self) -> Num:
         """Seconds without collectives and host work."""
         layers = self.matmuls + self.decode_attention + self.prefill_attention + self.elementwise
-        return layers + self.kernels + self.head
+        return layers + self.kernels + self.head + self.draws
 
     @property
     def comm_s(self) -> Num:
@@ -71,34 +99,72 @@ def pass_time(engine: PricedEngine, load: Load) -> PassTime:
         engine: an engine with one layout, or with arrays of layouts.
         load: sequences and tokens of the pass; in a pipeline, of one of the batches in flight.
     """
+    parts = [program_time(engine, part) for part in programs(engine.rates, load)]
+    # Each shard of the batch has its own scheduler on a host.
+    rank_sequences = load.n_decoding / batch_shards(engine.layout, engine.mesh)
+    rank_sequences = rank_sequences + (load.prefill_tokens > 0)
+    overhead = engine.rates.overhead
+    host = overhead.pass_s + overhead.sequence_s * rank_sequences
+    return replace(sum(parts[1:], parts[0]), host=host)
+
+
+def program_time(engine: PricedEngine, load: Load) -> PassTime:
+    """Estimate the time of the chips' work in one program of a pass."""
     rates = engine.rates
     attention = attention_time(engine, load)
     traffic: dict[str, Num] = {}
     for item in collectives(engine, load):
         role = str(item.role)
         traffic[role] = traffic.get(role, 0.0) + item.seconds
-    # Each shard of the batch has its own scheduler on a host.
-    rank_sequences = load.n_decoding / batch_shards(engine.layout, engine.mesh)
-    rank_sequences = rank_sequences + (load.prefill_tokens > 0)
     return PassTime(
         matmuls=sum((item.seconds for item in layer_matmuls(engine, load)), 0.0),
         decode_attention=attention.decode_s,
         prefill_attention=attention.prefill_s,
         elementwise=_elementwise_s(engine, load),
-        kernels=kernel_launches(engine.config, load) * rates.efficiency.kernel_s,
+        kernels=_kernels_s(engine, load),
         traffic=traffic,
         head=sum((item.seconds for item in head_matmuls(engine, load)), 0.0),
-        host=rates.overhead.pass_s + rates.overhead.sequence_s * rank_sequences,
+        draws=_draws_s(engine, load),
+        host=0.0,
         overlaps=rates.overhead.overlaps,
     )
 
 
 def pass_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
     """Matmuls, attention and collectives of one pass on the busiest chip of one engine."""
-    yield from layer_matmuls(engine, load)
-    yield from attention_items(engine, load)
-    yield from head_matmuls(engine, load)
-    yield from collectives(engine, load)
+    for part in programs(engine.rates, load):
+        yield from layer_matmuls(engine, part)
+        yield from attention_items(engine, part)
+        yield from head_matmuls(engine, part)
+        yield from collectives(engine, part)
+
+
+def programs(rates: ServeRates, load: Load) -> list[Load]:
+    """The loads of the programs that run a pass: one, but in this package's engine.
+
+    It runs decoding sequences and prompts one after the other, and pads the tokens of a prompt.
+    """
+    if not rates.measured:
+        return [load]
+    shapes = CompiledShapes(
+        max_sequences=1, max_tokens=min(rates.overhead.max_tokens, rates.job.context)
+    )
+    n_decoding = load.n_decoding
+    prefill_tokens = shapes.padded(load.prefill_tokens)
+    n_sampled = load.head_rows
+    decode_sampled = minimum(n_sampled, n_decoding * load.tokens_per_sequence)
+    decode = Load(
+        n_decoding=n_decoding,
+        kv_tokens=n_decoding * padded_keys(load.mean_context),
+        tokens_per_sequence=load.tokens_per_sequence,
+        n_sampled=decode_sampled,
+    )
+    prompts = Load(
+        prefill_tokens=prefill_tokens,
+        query_key_pairs=prefill_tokens * padded_keys(load.prefill_length),
+        n_sampled=n_sampled - decode_sampled,
+    )
+    return [decode, prompts]
 
 
 def layer_matmuls(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
@@ -164,6 +230,24 @@ def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> Pri
     )
 
 
+def _kernels_s(engine: PricedEngine, load: Load) -> Num:
+    """Seconds between kernels."""
+    rates = engine.rates
+    if rates.measured:
+        layers_s = engine.config.n_layers * rates.chip.need("serving.layer")
+        return where(load.rows > 0, layers_s, 0.0)
+    return kernel_launches(engine.config, load) * rates.efficiency.kernel_s
+
+
+def _draws_s(engine: PricedEngine, load: Load) -> Num:
+    """Seconds of drawing tokens, where it was measured; elsewhere it is part of the host's work."""
+    rates = engine.rates
+    if not rates.measured:
+        return 0.0
+    n_bytes = load.head_rows * engine.config.vocab * LOGIT_BYTES
+    return n_bytes / rates.chip.need("serving.logits")
+
+
 def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
     """Seconds of the element-wise kernels and of routing; 0 at ideal rates."""
     config = engine.config
@@ -173,4 +257,6 @@ def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
     rows = local_rows(engine.layout, engine.mesh, load.rows)
     routed_layers = sum(n for _, n in config.moes)
     n_bytes = rows * elementwise_bytes(config, engine.mesh["tensor"])
+    if rates.measured:  # in fp32
+        return 2 * n_bytes / rates.chip.need("serving.activations")
     return n_bytes / rates.hbm_bytes_per_s + routed_layers * rates.efficiency.routed_s

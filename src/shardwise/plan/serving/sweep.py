@@ -19,6 +19,7 @@ from shardwise.plan.serving.time_parts import (
     decode_sides,
     largest,
     mesh_of,
+    usual_cache,
     usual_compute,
 )
 from shardwise.plan.sweep_grid import (
@@ -34,7 +35,7 @@ from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
 from shardwise.search.serving.rank import rank
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import Serve, cache_dtype_for
+from shardwise.workload import Serve
 
 # `dtype` is that of weights, KV caches and matmuls; the other two override it.
 DTYPES = ("dtype", "kv_dtype", "compute")
@@ -190,7 +191,7 @@ def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:
         dtype = choices["dtype"]
         dtypes = {
             "weights": dtype,
-            "kv": cache_dtype_for(dtype),
+            "kv": usual_cache(dtype, chip),
             "compute": usual_compute(dtype, chip),
         }
         job_fields = {**dtypes, **job_fields}

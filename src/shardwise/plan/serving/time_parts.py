@@ -14,6 +14,7 @@ from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.plan.schema.serving import Bound
 from shardwise.search.serving.candidate import Server
+from shardwise.workload import cache_dtype_for
 
 # Field of `PassTime` -> name of the part in a plan. The other parts of a pass are mesh roles.
 ON_CHIP = {
@@ -23,6 +24,7 @@ ON_CHIP = {
     "head": "unembedding",
     "elementwise": "elementwise",
     "kernels": "kernels",
+    "draws": "drawing",
     "host": "host",
 }
 MAX_BATCH = 2**20  # largest number of sequences that `kv_batch` tries
@@ -46,7 +48,7 @@ def sides(time: PassTime, *, compute_bound: bool) -> dict[str, float]:
         "kv": float(time.decode_attention),
         "flops": float(time.prefill_attention),
         "network": float(time.comm_s),
-        "software": float(time.elementwise + time.kernels + time.host),
+        "software": float(time.elementwise + time.kernels + time.draws + time.host),
     }
     seconds["flops" if compute_bound else "weights"] += float(time.matmuls + time.head)
     return seconds
@@ -131,6 +133,16 @@ def mesh_of(server: Server) -> dict[str, int]:
     return {**server.layout.sizes, "data": server.count}
 
 
+def usual_cache(weights: str, chip: Chip | None) -> str:
+    """The dtype of the KV cache: that of the weights; fp32 on CPUs, as the engine has it there."""
+    return "fp32" if chip and chip.kind == "cpu" else cache_dtype_for(weights)
+
+
 def usual_compute(weights: str, chip: Chip | None) -> str:
-    """The dtype of matmuls: that of the weights if the chip has a peak for it, otherwise bf16."""
+    """The dtype of matmuls: that of the weights if the chip has a peak for it, otherwise bf16.
+
+    CPUs compute in fp32, as the runtime does there.
+    """
+    if chip and chip.kind == "cpu":
+        return "fp32"
     return weights if chip and weights in chip.peak_flops_per_s else "bf16"

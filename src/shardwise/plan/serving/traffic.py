@@ -209,8 +209,10 @@ def _decode_pool(
 ) -> Pool:
     engine = chosen.server.engine
     job = chosen.server.job
-    times = pass_times(engine, job, max_context, int(max_pass_tokens(engine)))
-    if job.batch and chosen.batch:
+    is_ours = chosen.server.rates.measured  # an engine that is started with the plan's batch
+    most = chosen.batch if is_ours else int(max_pass_tokens(engine))
+    times = pass_times(engine, job, max_context, most)
+    if (job.batch or is_ours) and chosen.batch:
         n_sequences = chosen.batch
     else:
         prefills = chosen.prefill_server is None

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from shardwise.arrays import Num
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigure
 from shardwise.estimate.serving.chip_rates import ServeRates
-from shardwise.estimate.serving.efficiency import serving_efficiency
-from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD
+from shardwise.estimate.serving.efficiency import (
+    MEASURED,
+    ServingEfficiency,
+    serving_efficiency,
+)
+from shardwise.estimate.serving.measured_rates import is_measured
+from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD, measured_overhead
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
@@ -96,6 +101,13 @@ class Request:
         """The rates that the chip is expected to reach in a job, or its peak rates."""
         if self.peak:
             return ServeRates(chip=self.chip, job=job)
+        if is_measured(self.chip):
+            return ServeRates(
+                chip=self.chip,
+                job=job,
+                efficiency=ServingEfficiency(name=MEASURED, as_of=self.chip.as_of),
+                overhead=measured_overhead(self.chip),
+            )
         efficiency = serving_efficiency(self.chip.name, self.chip.kind)
         return ServeRates(chip=self.chip, job=job, efficiency=efficiency, overhead=DEFAULT_OVERHEAD)
 

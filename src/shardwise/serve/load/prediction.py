@@ -63,6 +63,8 @@ class Predictor:
             return None
         traffic = _traffic(answered, users)
         pools = self._pools(traffic)
+        if users:
+            traffic = replace(traffic, think_s=pools.server_overhead_s)
         result = simulate(traffic, pools.pool, pools.decode, pools.transfer_s_per_token)
         summary = SimulatedRun(pools, result, 0.0, math.inf).summary(self.slo)
         rate = len(answered) / max(float(result.columns["arrival_s"].max()), 1e-9)

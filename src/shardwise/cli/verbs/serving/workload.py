@@ -11,8 +11,7 @@ from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
 from shardwise.errors import BadInput
-from shardwise.plan.serving.time_parts import usual_compute
-from shardwise.workload import cache_dtype_for
+from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 
 _RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
 _SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
@@ -92,9 +91,8 @@ def read_jobs(
     jobs = []
     for dtype in dtypes:
         products = compute or usual_compute(dtype, chip)
-        jobs.append(
-            serving_job(weights=dtype, kv=kv_dtype or cache_dtype_for(dtype), compute=products)
-        )
+        cache = kv_dtype or usual_cache(dtype, chip)
+        jobs.append(serving_job(weights=dtype, kv=cache, compute=products))
     return tuple(jobs)
 
 

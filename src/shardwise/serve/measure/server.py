@@ -1,0 +1,112 @@
+"""What a server takes for each request, pass and sequence beside the model's programs.
+
+A server of a tiny model, whose programs take almost no time, is measured by `shardwise bench`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from shardwise.models import ModelConfig
+from shardwise.runtime.tokenizer import ByteTokenizer
+from shardwise.serve.engine_options import EngineOptions
+from shardwise.serve.launch import launched
+from shardwise.serve.model_files import ServedModel
+
+if TYPE_CHECKING:
+    from shardwise.runtime.layout.sharding import Table
+    from shardwise.runtime.serving.engine_state import EngineState
+    from shardwise.runtime.weights.descriptions import Tree
+
+SEQUENCES = 16
+PROMPT, OUTPUT = 8, 32  # tokens; those of prompts are words of a text, and bytes to the server
+CONTEXT = 96
+PASS_TOKENS = 64
+REQUESTS = 48  # of each load
+PATIENCE_S = 120.0
+TINY = ModelConfig.dense(n_layers=1, d_model=32, d_ff=32, n_heads=2, n_kv_heads=1, vocab=257)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomWeights:
+    """Weights of no trained model."""
+
+    def load(self, table: Table, dtype: Any) -> Tree:
+        """Make all weights."""
+        import jax
+
+        from shardwise.runtime.weights.descriptions import describe, init_weights
+
+        return init_weights(describe(TINY), jax.random.key(0), dtype)
+
+    def load_for(self, engine: EngineState) -> Tree:
+        """Make all weights as an engine has them."""
+        import jax.numpy as jnp
+
+        return engine.quantize_weights(self.load(engine.table, jnp.float32))
+
+
+def measure_server() -> dict[str, float]:
+    """Measure a server of a tiny model with one user, and with as many as it serves at once."""
+    with _serving() as url:
+        alone = _bench(url, 1)
+        together = _bench(url, SEQUENCES)
+    alone_s = alone["tpot_s"]["p50"]
+    sequence_s = max(0.0, together["tpot_s"]["p50"] - alone_s) / (SEQUENCES - 1)
+    return {
+        "serving.request": max(alone["ttft_s"]["p50"] - alone_s, 1e-6),
+        "serving.pass": max(alone_s - sequence_s, 1e-6),
+        "serving.sequence": max(sequence_s, 1e-9),
+    }
+
+
+@contextmanager
+def _serving() -> Iterator[str]:
+    """A server of the tiny model, by its address."""
+    from shardwise.serve.http.app import App
+    from shardwise.serve.http.options import ServerOptions
+    from shardwise.serve.http.run import Server
+    from shardwise.serve.texts_of_model import texts_of_model
+
+    model = ServedModel(
+        name="tiny",
+        source=Path(),
+        config=TINY,
+        weights=RandomWeights(),
+        tokenizer=ByteTokenizer(),
+        max_context=CONTEXT,
+        stop_tokens=frozenset(),
+    )
+    options = EngineOptions(context=CONTEXT, sequences=SEQUENCES, pass_tokens=PASS_TOKENS)
+    ports: SimpleQueue[int] = SimpleQueue()
+    with launched(model, options) as engine:
+        app = App(engine, texts_of_model(model), ServerOptions(port=0))
+        server = Server(app, ServerOptions(port=0), lambda host, port: ports.put(port))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{ports.get(timeout=PATIENCE_S)}"
+        finally:
+            server.end()
+            thread.join()
+
+
+def _bench(url: str, users: int) -> dict[str, Any]:
+    """Measure the server with some users."""
+    command = [sys.executable, "-m", "shardwise", "bench", url, "--concurrency", str(users)]
+    command += ["--prompt", str(PROMPT), "--output", str(OUTPUT), "--requests", str(REQUESTS)]
+    command += ["--warmup", str(SEQUENCES), "--text", __file__, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the server of a tiny model was not measured: {done.stderr}")
+    row: dict[str, Any] = json.loads(done.stdout)["rows"][0]
+    return row
