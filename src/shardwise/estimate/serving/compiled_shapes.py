@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 
-SHAPE_STEP = 4  # ratio of two batch sizes, and of two chunk lengths, that are compiled
+BATCH_STEP = 4  # ratio of two batch sizes that are compiled
+CHUNK_STEP = 2  # ratio of two chunk lengths: chunks cost their padding, decode steps hardly
 SHORTEST_CHUNK = 16  # tokens
 
 
@@ -25,11 +26,11 @@ class CompiledShapes:
 
     def batch_sizes(self) -> list[int]:
         """The numbers of rows that are compiled."""
-        return _steps(1, self.max_sequences)
+        return _steps(1, self.max_sequences, BATCH_STEP)
 
     def chunk_lengths(self) -> list[int]:
         """The numbers of new tokens of a row that are compiled."""
-        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens)]
+        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens, CHUNK_STEP)]
 
     def is_compiled(self, n_rows: int, length: int) -> bool:
         """Whether there is a program of this shape."""
@@ -53,7 +54,7 @@ class CompiledShapes:
     def padded(self, tokens: Num) -> Num:
         """Tokens that the programs of one row compute for `tokens` new ones.
 
-        >>> CompiledShapes(max_sequences=1, max_tokens=512).padded(700)
+        >>> float(CompiledShapes(max_sequences=1, max_tokens=512).padded(700))
         768.0
         """
         import numpy as np
@@ -72,7 +73,7 @@ class CompiledShapes:
         A row with more than `max_tokens` becomes several.
 
         >>> list(CompiledShapes(max_sequences=16, max_tokens=512).programs([1, 1, 90, 1, 1, 1]))
-        [(16, 1), (1, 256)]
+        [(16, 1), (1, 128)]
         """
         counts: dict[int, int] = {}
         for n_new in self._pieces(new_tokens):
@@ -91,11 +92,11 @@ class CompiledShapes:
                 yield rest
 
 
-def _steps(first: int, last: int) -> list[int]:
-    """The numbers first, first * SHAPE_STEP, ... below last, and last."""
+def _steps(first: int, last: int, ratio: int) -> list[int]:
+    """The numbers first, first * ratio, ... below last, and last."""
     sizes = []
     size = first
     while size < last:
         sizes.append(size)
-        size *= SHAPE_STEP
+        size *= ratio
     return [*sizes, last]

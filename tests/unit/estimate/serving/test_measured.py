@@ -92,10 +92,10 @@ def test_programs_compute_their_padding(server: Server) -> None:
 
 
 def test_shapes_of_a_pass() -> None:
-    assert list(SHAPES.programs([1] * 17 + [20, 30])) == [(16, 1), (1, 1), (1, 64), (1, 64)]
+    assert list(SHAPES.programs([1] * 17 + [20, 30])) == [(16, 1), (1, 1), (4, 32)]
     assert list(SHAPES.programs([10, 12])) == [(4, 16)]
     assert list(SHAPES.programs([400])) == [(1, 192), (1, 192), (1, 16)]
-    assert [float(SHAPES.padded(n)) for n in (0, 1, 17, 64, 65, 193)] == [0, 1, 64, 64, 192, 193]
+    assert [float(SHAPES.padded(n)) for n in (0, 1, 17, 64, 65, 193)] == [0, 1, 32, 64, 128, 193]
 
 
 def test_a_plan_keeps_the_rates_of_its_machine(plan: sw.ServingPlan) -> None:
