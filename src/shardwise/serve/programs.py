@@ -152,9 +152,12 @@ class Programs:
                 progress(i + 1, len(programs))
         for n_rows in self.shapes.batch_sizes():
             logits_BV = self._forward([], n_rows, 1)
-            for how in (None, Draw(*(np.zeros(n_rows, dtype) for dtype in DRAW_DTYPES))):
-                slot_B = np.zeros(n_rows, np.int32)
-                self._draw(logits_BV, self._last_token_S.copy(), slot_B, how, n_top=None)
+            slot_B = np.full(n_rows, self.n_slots, np.int32)
+            columns: list[Any] = [np.zeros(n_rows, dtype) for dtype in DRAW_DTYPES]
+            for how in (None, Draw(*columns)):  # greedy, and at a temperature; called as in `draw`
+                self._last_token_S, _ = self._draw(
+                    logits_BV, self._last_token_S, slot_B, how, None, n_top=None
+                )
         for n_rows, length in verified:
             logits_BTV = self._forward([], n_rows, length, all_logits=True)
             drafted_BK = np.zeros((n_rows, self.max_drafted), np.int32)

@@ -173,10 +173,15 @@ def _norm(x_MI: Any) -> Any:
 
 def logit_bytes_per_s() -> float:
     """Rate of drawing tokens at temperature 1, in bytes of logits."""
-    columns = [np.zeros(SEQUENCES, kind) for kind in ("f4", "i4", "f4", "f4", "u4", "i4")]
-    how = Draw(*columns)  # type: ignore[arg-type]
-    how = how._replace(
-        temperature_B=np.ones(SEQUENCES, np.float32), top_p_B=np.ones(SEQUENCES, np.float32)
+    ones_B = jnp.ones(SEQUENCES, jnp.float32)
+    zeros_B = jnp.zeros(SEQUENCES, jnp.int32)
+    how = Draw(
+        temperature_B=ones_B,
+        top_k_B=zeros_B,
+        top_p_B=ones_B,
+        min_p_B=0 * ones_B,
+        seed_B=zeros_B.astype(jnp.uint32),
+        position_B=zeros_B,
     )
     run = jax.jit(draw)
     logits_BV = jax.random.normal(jax.random.key(0), (SEQUENCES, VOCAB))
