@@ -23,6 +23,11 @@ class Field(NamedTuple):
     unit: str
 
 
+# Weights and rows of the products that `hw measure` times: figures `products.bf16_16`.
+PRODUCT_DTYPES: Final = ("fp32", "bf16", "int8")
+PRODUCT_ROWS: Final = (1, 4, 16, 64, 256, 512)
+_PRODUCTS = [f"{dtype}_{rows}" for dtype in PRODUCT_DTYPES for rows in PRODUCT_ROWS]
+
 FIELDS: Final[dict[str, Field]] = {
     "vector.fp32": Field("vector_flops_per_s", "FLOP/s"),
     "hbm.capacity": Field("hbm_bytes", "B"),
@@ -76,14 +81,7 @@ FIELDS: Final[dict[str, Field]] = {
     "serving.attention": Field("serving.attention_flops_per_s", "FLOP/s"),
     "serving.activations": Field("serving.activation_bytes_per_s", "B/s"),
     "serving.logits": Field("serving.logit_bytes_per_s", "B/s"),
-}
-# Weights and rows of the products that `hw measure` times: figures `products.bf16_16`.
-PRODUCT_DTYPES: Final = ("fp32", "bf16", "int8")
-PRODUCT_ROWS: Final = (1, 4, 16, 64, 256, 512)
-FIELDS |= {
-    f"products.{dtype}_{rows}": Field(f"product_flops_per_s.{dtype}_{rows}", "FLOP/s")
-    for dtype in PRODUCT_DTYPES
-    for rows in PRODUCT_ROWS
+    **{f"products.{key}": Field(f"product_flops_per_s.{key}", "FLOP/s") for key in _PRODUCTS},
 }
 
 # Dtypes at which a chip may have a peak; `_SPELLINGS` maps other spellings to these. The peak of

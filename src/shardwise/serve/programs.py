@@ -110,7 +110,8 @@ class Programs(DevicePrograms):
         for n_rows in self.shapes.batch_sizes():
             self._forward([], n_rows, 1)
             n = n_rows * self.n_pools
-            for how in (None, tuple(np.zeros(n, dtype) for dtype in DRAW_DTYPES)):
+            columns = [np.zeros(n, dtype) for dtype in DRAW_DTYPES]
+            for how in (None, columns):  # greedy, and at a temperature
                 self.perform("draw", None, np.full(n, self.n_slots, np.int32), how, None)
         for n_rows, length in verified:
             self._forward([], n_rows, length, all_logits=True)

@@ -44,6 +44,20 @@ def test_a_model_that_drafts_for_itself(tmp_path: Path) -> None:
     assert stages == {"weights", "programs", "drafts"}
 
 
+@pytest.mark.oracle
+def test_the_first_drawn_token_compiles_nothing(tmp_path: Path) -> None:
+    model = find_model(str(write_folder(tmp_path)))
+    request = Generation(
+        id="drawn", prompt=tuple(range(20)), max_tokens=4, sampling=Sampling(temperature=1, seed=3)
+    )
+    with launched(model, replace(OPTIONS, drafted=0)) as engine:
+        draw = engine._programs._draw
+        n_compiled = draw._cache_size()
+        (output,) = generate(engine, [request])
+        assert draw._cache_size() == n_compiled
+    assert len(output.ids) == 4
+
+
 def test_a_model_with_other_tokens_cannot_draft(tmp_path: Path) -> None:
     model = find_model(str(write_folder(tmp_path)))
     other = replace(model, name="bytes", tokenizer=ByteTokenizer())

@@ -212,9 +212,8 @@ def _decode_pool(
     is_ours = chosen.server.rates.measured  # an engine that is started with the plan's batch
     most = chosen.batch if is_ours else int(max_pass_tokens(engine))
     times = pass_times(engine, job, max_context, most)
-    if (job.batch or is_ours) and chosen.batch:
-        n_sequences = chosen.batch
-    else:
+    n_sequences = chosen.batch
+    if not (n_sequences and (job.batch or is_ours)):
         prefills = chosen.prefill_server is None
         n_sequences = max_sequences(engine, job, times, job.tpot_s, prefills=prefills)
     limits = engine_limits(engine, job, n_sequences, **asdict(options))

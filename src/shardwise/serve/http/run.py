@@ -147,9 +147,13 @@ def _listen(options: ServerOptions) -> socket.socket:
     if ":" in options.host:
         family = socket.AF_INET6
     try:
-        return socket.create_server((options.host, options.port), family=family, backlog=2048)
+        listening = socket.create_server((options.host, options.port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         raise BadInput(
             f"the server cannot listen on {options.host} port {options.port}: {error}. Port 0 "
             "takes any that is free."
         ) from None
+    # For its connections, which inherit it: asyncio does not set it on sockets without a protocol
+    # number, and the body of an answer would wait 40 ms for the client to acknowledge its head.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
