@@ -31,7 +31,7 @@ MODEL = "smollm2-135m-instruct"
 DTYPES = ("fp32", "bf16", "int8")
 PROMPT, OUTPUT, SEQUENCES = 128, 64, 16
 LIGHT, HEAVY = 0.3, 0.85  # shares of the rate that the plan says a full engine serves
-REQUESTS = 16  # of an open loop
+REQUESTS = 14  # of an open loop
 USERS = {1: 5, 4: 12, 16: 40}  # users -> requests of a closed loop
 BOUNDS = {"throughput": 0.10, "TTFT": 0.20, "TPOT": 0.10}
 

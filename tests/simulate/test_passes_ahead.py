@@ -35,6 +35,11 @@ def test_an_idle_engine_starts_at_once() -> None:
     assert first_tokens(traffic, 1) == [1.0, 8.25]
 
 
+def test_prompts_of_a_pass_are_computed_one_after_another() -> None:
+    traffic = Traffic(arrival_s=np.zeros(4), prompt=np.full(4, 4), output=np.full(4, 2))
+    assert first_tokens(traffic, 1) == [0.25, 0.5, 0.75, 1.0]
+
+
 def test_users_wait_for_the_pass_that_runs_and_for_the_next() -> None:
     """An answer ends at 2 s. The passes until 3 s and 4 s are chosen before its user asks again."""
     traffic = Traffic(users=2, prompt=np.array([4, 4, 4]), output=np.array([2, 30, 2]))

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from shardwise.simulate.limits import Limits
+from shardwise.simulate.passes import Pass
 from shardwise.simulate.request import Request, SequenceState
 from shardwise.simulate.scheduler import Scheduler
 from shardwise.simulate.times import PassTimes
@@ -129,14 +130,28 @@ class SimulatedEngine:
         tally.used_s += (first_used + last_used) / 2 * seconds
         if last_used > tally.peak_used:
             tally.peak_used = last_used
+        delivered_s = self._delivered_s(next_pass, start_s, seconds)
         prefilled, ended = scheduler.advance(n_passes)
         for sequence in prefilled:
             if sequence.first_token_s < 0:
-                sequence.first_token_s = self.clock
+                sequence.first_token_s = delivered_s.get(sequence, self.clock)
         self._n_just_ended = len(ended)
         self._in_system -= len(ended)
         tally.preemptions = scheduler.preemptions
         return ended
+
+    def _delivered_s(self, of: Pass, start_s: float, seconds: float) -> dict[SequenceState, float]:
+        """When the first tokens of prompts are there, if they are computed one after another."""
+        if not self._ahead or not of.chunks:
+            return {}
+        decode_s = 0.0
+        if of.n_decode:
+            decode_s = self._times.pass_s(of.n_decode, of.kv_tokens, 0, 0)
+        chunk_s = (seconds - decode_s) / len(of.chunks)
+        return {
+            chunk.sequence: start_s + decode_s + (i + 1) * chunk_s
+            for i, chunk in enumerate(of.chunks)
+        }
 
     def _admit_arrived(self, until_s: float) -> None:
         """Tell the scheduler of the requests that arrived before a time."""

@@ -32,7 +32,8 @@ class Limits:
         watermark: share of the blocks that stay free when a request is admitted, so that the
             running sequences can grow.
         passes_ahead: passes that the engine chooses before the one that runs has ended; 0 or 1. The
-            simulation keeps requests that arrive meanwhile out of them.
+            simulation keeps requests that arrive meanwhile out of them. Such an engine computes
+            the prompts of a pass after its decoding sequences, one after another.
         tokens_per_pass: mean tokens that a sequence gains in a decode pass; above 1 with
             speculative decoding. Every pass adds a whole number; fractions are carried over.
 
