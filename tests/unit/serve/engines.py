@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.models import ModelConfig
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
@@ -35,6 +36,19 @@ FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
 
 @functools.cache
+class OneBatchSize(CompiledShapes):
+    def batch_sizes(self) -> list[int]:
+        return [self.max_sequences]
+
+
+class OneSize(Programs):
+    """Programs of one number of rows, which are compiled in less time than those of several."""
+
+    @property
+    def shapes(self) -> CompiledShapes:
+        return OneBatchSize(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
+
+
 def random_weights(seed: int = 1, model: ModelConfig = MODEL) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
     return init_weights(describe(model), jax.random.key(seed), jnp.float32)

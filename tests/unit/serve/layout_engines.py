@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.models import ModelConfig
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.serve.programs import Programs
@@ -44,6 +45,7 @@ LAYOUTS: dict[str, Case] = {
     "2D, sequence, int8": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", INT8, "2d"),
     "window, tensor 4, sequence": (WINDOW, Mesh(tensor=4), "sequence", FP32),
     "ALiBi, tensor 4": (ALIBI, Mesh(tensor=4), "copied", FP32),
+    "gathered": (DENSE, Mesh(fsdp=2, tensor=2), "copied", FP32, "gathered"),
     "ALiBi, 2D": (ALIBI, Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
     "latents, tensor 4, copied": (LATENTS, Mesh(tensor=4), "copied", FP32),
     "latents, tensor 4, sequence": (LATENTS, Mesh(tensor=4), "sequence", FP32),
@@ -60,17 +62,23 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-class FewShapes(Programs):
-    """Programs of one number of rows and of two lengths, which are compiled in less time."""
-
+class TwoShapes(CompiledShapes):
     def batch_sizes(self) -> list[int]:
         return [self.max_sequences]
 
     def chunk_lengths(self) -> list[int]:
         return [1, self.max_tokens]
 
-    def _is_compiled(self, n_rows: int, length: int) -> bool:
+    def is_compiled(self, n_rows: int, length: int) -> bool:
         return True
+
+
+class FewShapes(Programs):
+    """Programs of one number of rows and of two lengths, which are compiled in less time."""
+
+    @property
+    def shapes(self) -> CompiledShapes:
+        return TwoShapes(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
 
 
 def programs(case: Case) -> Programs:

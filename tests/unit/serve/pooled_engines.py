@@ -30,14 +30,13 @@ from shardwise.serve.drafts import NgramDrafter
 from shardwise.serve.engine_options import EngineOptions
 from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
-from shardwise.serve.programs import Programs
 from shardwise.serve.request import Generation, Sampling
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.paged_cases import FP32, Case
 from tests.unit.runtime.paged_cases import engine as engine_of
-from tests.unit.serve.engines import Greedy, generate, running
+from tests.unit.serve.engines import Greedy, OneSize, generate, running
 from tests.unit.serve.model_files.tiny import write_folder
 
 CONTEXT, BLOCK_TOKENS, SEQUENCES, TOKENS, NEW = 48, 4, 2, 16, 10
@@ -69,13 +68,6 @@ CASES = {
     ),
     "experts 2, drafts": Pooled((MODELS["mixtral"], Mesh(expert=2), "copied", FP32), drafts=True),
 }
-
-
-class OneSize(Programs):
-    """Programs of one number of rows and few lengths, which are compiled in less time."""
-
-    def batch_sizes(self) -> list[int]:
-        return [self.max_sequences]
 
 
 def prompts(config: ModelConfig, n_pools: int) -> list[list[int]]:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.runtime.serving.sampling import Draw, draw, verify
 from shardwise.serve.draft_model import DraftModel
 from shardwise.serve.drafts import Drafter, NgramDrafter, NgramIndex
@@ -25,6 +24,7 @@ from tests.unit.serve.engines import (
     SEQUENCES,
     TOKENS,
     Greedy,
+    OneSize,
     Output,
     generate,
     programs,
@@ -57,19 +57,6 @@ class Oracle(NgramDrafter):
                 drafted[1] = (drafted[1] + 1) % MODEL.vocab
             drafts.append(drafted)
         return drafts
-
-
-class OneBatchSize(CompiledShapes):
-    def batch_sizes(self) -> list[int]:
-        return [self.max_sequences]
-
-
-class OneSize(Programs):
-    """Programs of one number of rows, which are compiled in less time than those of several."""
-
-    @property
-    def shapes(self) -> CompiledShapes:
-        return OneBatchSize(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
 
 
 class OneSizeDraftModel(OneSize, DraftModel):
