@@ -35,7 +35,6 @@ PATIENCE_S = 60
 FP32 = {"weights": "fp32", "kv": "fp32", "compute": "fp32"}
 
 
-@functools.cache
 class OneBatchSize(CompiledShapes):
     def batch_sizes(self) -> list[int]:
         return [self.max_sequences]
@@ -49,6 +48,7 @@ class OneSize(Programs):
         return OneBatchSize(max_sequences=self.max_sequences, max_tokens=self.max_tokens)
 
 
+@functools.cache
 def random_weights(seed: int = 1, model: ModelConfig = MODEL) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
     return init_weights(describe(model), jax.random.key(seed), jnp.float32)
@@ -146,7 +146,7 @@ class Greedy:
         self, config: ModelConfig = MODEL, weights: Tree | None = None, context: int = CONTEXT
     ) -> None:
         self._logits = jax.jit(logits(config, one_device(), context, jnp.float32))
-        self._weights = weights or random_weights()
+        self._weights = weights or random_weights(model=config)
         self._context = context
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:

@@ -45,7 +45,6 @@ LAYOUTS: dict[str, Case] = {
     "2D, sequence, int8": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", INT8, "2d"),
     "window, tensor 4, sequence": (WINDOW, Mesh(tensor=4), "sequence", FP32),
     "ALiBi, tensor 4": (ALIBI, Mesh(tensor=4), "copied", FP32),
-    "gathered": (DENSE, Mesh(fsdp=2, tensor=2), "copied", FP32, "gathered"),
     "ALiBi, 2D": (ALIBI, Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
     "latents, tensor 4, copied": (LATENTS, Mesh(tensor=4), "copied", FP32),
     "latents, tensor 4, sequence": (LATENTS, Mesh(tensor=4), "sequence", FP32),
