@@ -18,6 +18,7 @@ from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
 from shardwise.report import hardware as report
 from shardwise.report import measured_cpu
 from shardwise.report import system as system_report
+from shardwise.report.words import counted
 
 MAX_DEVICES = 64  # each has its arrays and threads: more take minutes and gigabytes
 
@@ -112,7 +113,8 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
         )
     inputs.optional(parse_output_file, file)
     inputs.done()
-    with progress(f"measuring this CPU as {n_devices} devices", quiet=as_json):
+    work = f"measuring this CPU as {counted(n_devices, 'device')}"
+    with progress(work, quiet=as_json):
         measured_chip = measure.measure(n_devices)
         if n_devices == 1:
             measured_chip = replace(measured_chip, serving=measure_serving())
