@@ -132,23 +132,13 @@ class ServeRates:
             groups: number of experts on the chip whose matmuls run as one grouped matmul.
             head: whether it is the unembedding, whose weights stay in 16 bits.
         """
-        if self.measured:
-            return self._measured_matmul(matmul, rows, mesh, weight_elements, head=head)
-        local = matmul.program.local
-        dtype = self.dtype(head=head)
         sizes = {**matmul.sizes, "B": rows}
-        n_bytes = weight_elements * (HEAD_BYTES if head else self.weight_bytes)
-        if not self.ideal:
-            activations = local.left.local_elements(sizes, mesh)
-            activations = activations + local.output.local_elements(sizes, mesh)
-            n_bytes = n_bytes + 2.0 * activations
-        tiling = self._tile_efficiency(matmul, sizes, mesh, dtype, groups)
-        achieved = self.efficiency.matmul(dtype) * tiling
-        if matmul.program.einsum.chosen:
-            achieved = achieved * self.efficiency.grouped
-        flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
-        if self.dequantizes and not head and flops_per_clock:
-            achieved = achieved * warp_efficiency(flops_per_clock)
+        if self.measured:
+            n_bytes, flops_per_s, bytes_per_s = self._measured(rows, weight_elements, head=head)
+        else:
+            n_bytes = self._matmul_bytes(matmul, sizes, mesh, weight_elements, head=head)
+            flops_per_s = self._matmul_flops_per_s(matmul, sizes, mesh, groups, head=head)
+            bytes_per_s = self.hbm_bytes_per_s
         count = where(rows > 0, matmul.count, 0)
         return PricedItem(
             name=matmul.name,
@@ -157,35 +147,57 @@ class ServeRates:
             work=matmul,
             flops=count * matmul.program.local_flops(sizes, mesh),
             n_bytes=count * n_bytes,
-            flops_per_s=self.chip.peak(dtype) * achieved,
-            bytes_per_s=self.hbm_bytes_per_s,
+            flops_per_s=flops_per_s,
+            bytes_per_s=bytes_per_s,
         )
 
-    def _measured_matmul(
-        self,
-        matmul: Matmul,
-        rows: Num,
-        mesh: Mapping[str, Num],
-        weight_elements: Num,
-        *,
-        head: bool,
-    ) -> PricedItem:
-        """See `matmul`. The engine does not quantize the unembedding."""
+    def _measured(self, rows: Num, weight_elements: Num, *, head: bool) -> tuple[Num, Num, float]:
+        """(bytes, FLOP/s, bytes per second) of a matmul; the unembedding is not quantized."""
         weights = self.job.weights
         if head and units.bytes_per_element(weights) < HEAD_BYTES:
             weights = self.job.compute
         n_bytes = units.bytes_per_element(weights)
-        count = where(rows > 0, matmul.count, 0)
-        return PricedItem(
-            name=matmul.name,
-            phase="forward",
-            count=count,
-            work=matmul,
-            flops=count * matmul.program.local_flops({**matmul.sizes, "B": rows}, mesh),
-            n_bytes=count * weight_elements * n_bytes,
-            flops_per_s=product_flops_per_s(self.chip, weights, rows),
-            bytes_per_s=read_bytes_per_s(self.chip, weights, n_bytes),
-        )
+        flops_per_s = product_flops_per_s(self.chip, weights, rows)
+        bytes_per_s = read_bytes_per_s(self.chip, weights, n_bytes)
+        return weight_elements * n_bytes, flops_per_s, bytes_per_s
+
+    def _matmul_bytes(
+        self,
+        matmul: Matmul,
+        sizes: Mapping[str, Num],
+        mesh: Mapping[str, Num],
+        weight_elements: Num,
+        *,
+        head: bool,
+    ) -> Num:
+        """Bytes that one occurrence of a matmul moves; the ideal ones are those of its weight."""
+        n_bytes = weight_elements * (HEAD_BYTES if head else self.weight_bytes)
+        if self.ideal:
+            return n_bytes
+        local = matmul.program.local
+        activations = local.left.local_elements(sizes, mesh)
+        activations = activations + local.output.local_elements(sizes, mesh)
+        return n_bytes + 2.0 * activations
+
+    def _matmul_flops_per_s(
+        self,
+        matmul: Matmul,
+        sizes: Mapping[str, Num],
+        mesh: Mapping[str, Num],
+        groups: Num,
+        *,
+        head: bool,
+    ) -> Num:
+        """Achieved FLOP/s of a matmul."""
+        dtype = self.dtype(head=head)
+        tiling = self._tile_efficiency(matmul, sizes, mesh, dtype, groups)
+        achieved = self.efficiency.matmul(dtype) * tiling
+        if matmul.program.einsum.chosen:
+            achieved = achieved * self.efficiency.grouped
+        flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
+        if self.dequantizes and not head and flops_per_clock:
+            achieved = achieved * warp_efficiency(flops_per_clock)
+        return self.chip.peak(dtype) * achieved
 
     def _tile_efficiency(
         self,
