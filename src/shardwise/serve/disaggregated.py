@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from shardwise.errors import BadInput
 from shardwise.serve.live import Live, seed_of
-from shardwise.serve.phases import DecodeEngine, Prefiller, WaitingPrompts
+from shardwise.serve.phases import DecodeEngine, FirstTokenMask, Prefiller, WaitingPrompts
 from shardwise.serve.request import (
     CANCELLED,
     FAILED,
@@ -24,7 +24,6 @@ from shardwise.serve.request import (
     EngineStats,
     Generation,
     Token,
-    TokenMask,
 )
 
 logger = logging.getLogger(__name__)
@@ -143,27 +142,7 @@ class DisaggregatedEngine:
             self._n_finished += 1
 
 
-class FirstTokenMask:
-    """The grammar of a first token, which the decode engine takes.
-
-    Args:
-        mask: grammar of the output.
-    """
-
-    complete = False
-
-    def __init__(self, mask: TokenMask) -> None:
-        self._mask = mask
-
-    def allowed(self) -> bytes:
-        """See `TokenMask`."""
-        return self._mask.allowed()
-
-    def advance(self, token: int) -> None:
-        """See `TokenMask`; nothing comes after it."""
-
-
 def _first_token_of(generation: Generation) -> Generation:
     """The part of a request that a prefill engine computes."""
-    mask = generation.mask and FirstTokenMask(generation.mask)
+    mask = generation.mask and FirstTokenMask(generation.mask.allowed)
     return replace(generation, max_tokens=1, stop_tokens=frozenset(), mask=mask)

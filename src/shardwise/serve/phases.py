@@ -21,6 +21,22 @@ from shardwise.simulate.request import Request, SequenceState
 DeliverPrompt = Callable[[Token, Any], None]  # (first token, blocks for `DecodeEngine.place`)
 
 
+class FirstTokenMask:
+    """The grammar of a first token alone; see `TokenMask`.
+
+    Args:
+        allowed: returns the bits of the tokens that it allows.
+    """
+
+    complete = False
+
+    def __init__(self, allowed: Callable[[], bytes]) -> None:
+        self.allowed = allowed
+
+    def advance(self, token: int) -> None:
+        """See `TokenMask`; nothing comes after it."""
+
+
 class Prefiller(Protocol):
     """Computes prompts for other engines; its methods may be called from any thread."""
 

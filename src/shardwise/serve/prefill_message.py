@@ -28,26 +28,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     arrays: list[tuple[tuple[int, ...], str]]
 
 
-class AllowedTokens:
-    """The grammar of a single token; see `TokenMask`.
-
-    Args:
-        bits: of the allowed tokens.
-    """
-
-    complete = False
-
-    def __init__(self, bits: bytes) -> None:
-        self._bits = bits
-
-    def allowed(self) -> bytes:
-        """See `TokenMask`."""
-        return self._bits
-
-    def advance(self, token: int) -> None:
-        """See `TokenMask`; nothing comes after it."""
-
-
 def request_of(generation: Generation, model: str) -> bytes:
     """The body of a request for the prompt and the first token of a generation.
 

@@ -20,8 +20,8 @@ from shardwise.serve.http.generate import check_model, unless_gone
 from shardwise.serve.http.requests import GenerationRequest, Logprobs, TokenId
 from shardwise.serve.http.sampling import check_tokens, sampling_of
 from shardwise.serve.http.sessions import Sessions
-from shardwise.serve.phases import PrefillEngine, WaitingPrompts
-from shardwise.serve.prefill_message import AllowedTokens, answer_of, pieces
+from shardwise.serve.phases import FirstTokenMask, PrefillEngine, WaitingPrompts
+from shardwise.serve.prefill_message import answer_of, pieces
 from shardwise.serve.request import CANCELLED, Generation, Token
 
 MOST_WAITING = 8  # prompts that are computed and not sent yet, before no more are computed
@@ -83,7 +83,8 @@ class Prefilling:
         check_tokens(asked.prompt, vocab, "prompt")
         mask = None
         if asked.allowed is not None:
-            mask = AllowedTokens(asked.allowed + bytes(-len(asked.allowed) % 4))
+            bits = asked.allowed + bytes(-len(asked.allowed) % 4)
+            mask = FirstTokenMask(lambda: bits)
         return Generation(
             id=f"prompt-{uuid.uuid4().hex}",
             prompt=tuple(asked.prompt),
