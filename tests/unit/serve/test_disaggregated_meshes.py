@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.runtime.scripts import FLAGS
+from tests.unit.runtime.scripts import answer
 from tests.unit.serve.disaggregated_meshes import CASES, PLAN
 
 pytestmark = pytest.mark.oracle
@@ -19,16 +15,7 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture(scope="module")
 def answers(root: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.unit.serve.disaggregated_meshes"],
-        cwd=root,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": FLAGS},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer(root, "tests.unit.serve.disaggregated_meshes")
 
 
 @pytest.mark.parametrize("case", CASES)
