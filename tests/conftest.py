@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.oracle import xla
 from tests.xla import LEAST_COMPILE_TIME
 
 # Set before any module under test looks: the same text on every machine, in every terminal.
 os.environ.update(NO_COLOR="1", COLUMNS="80", TERM="dumb", LC_ALL="C.UTF-8", PYTHONUTF8="1")
 os.environ.pop("FORCE_COLOR", None)
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {LEAST_COMPILE_TIME}".strip()
+
+# Compiled programs stay for all processes of a run, and are not the user's.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    CACHE = tempfile.TemporaryDirectory(prefix="shardwise-tests-")
+    os.environ["SHARDWISE_CACHE"] = CACHE.name
 
 # The same examples on every run, no database on disk and no clock: a failure is a failure again.
 settings.register_profile(
@@ -30,6 +37,12 @@ COMPILING = tuple(f"tests/{name}/" for name in ("docs", "oracle", "unit/train", 
 def root() -> Path:
     """The repository."""
     return ROOT
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """JAX has eight devices for the oracle, whichever of its tests comes first."""
+    if session.config.getoption("markexpr") == "oracle":
+        xla.load()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

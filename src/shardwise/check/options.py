@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.check.compiling.cache import cache_folder
+from shardwise.cache_folder import cache_folder
 from shardwise.check.compiling.process import Limits, OnStage
 from shardwise.errors import UnknownName
 from shardwise.runtime.program import COLLECTIVES

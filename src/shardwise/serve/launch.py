@@ -11,6 +11,7 @@ from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.runtime.compile_cache import keep_programs
 from shardwise.runtime.devices import require_jax
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
@@ -46,6 +47,7 @@ def launched(
         MissingExtra: JAX is not installed.
     """
     require_jax("serving", INSTALL_COMMAND)
+    keep_programs()
     from shardwise.serve.disaggregated import DisaggregatedEngine
     from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.followers import leading
@@ -95,6 +97,7 @@ def follow(
     """
     from shardwise.serve.followers import following
 
+    keep_programs()
     with following() as follower:
         context = _context(model, options, plan)
         _, states = engine_states(model, options, plan, context)

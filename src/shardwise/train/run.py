@@ -12,6 +12,7 @@ from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
+from shardwise.runtime.compile_cache import keep_programs
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
@@ -109,6 +110,7 @@ def train(
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())
         require_jax()
+        keep_programs()
         join(joined, hooks.on_note, RESUME)
         devices = devices_for(case.system, plan.model.name)
         order = _data_order(plan, record.data, record.seed, hooks.on_stage)

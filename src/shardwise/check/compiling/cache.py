@@ -19,12 +19,10 @@ from pathlib import Path
 
 import msgspec
 
+from shardwise.cache_folder import MAX_BYTES, shrink
 from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.result import Compiled, OutOfMemory, decode, encode
 from shardwise.errors import BadFile
-
-# Enough for several thousand programs of typical size (100 to 300 KiB compressed).
-MAX_BYTES = 2**30
 
 # Part of every key; incremented whenever `Compiled` or the contents of a key change.
 _FORMAT = "3"
@@ -35,14 +33,6 @@ _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin"
 _ENVIRONMENT = ("JAX_", "XLA_", "LIBTPU_")
 # Rooms above those that build programs. `check` is one, but for the part that compiles.
 _ROOMS_ABOVE = ("check", "train", "report", "book", "validate", "cli")
-
-
-def cache_folder() -> Path:
-    """`$SHARDWISE_CACHE`, else `shardwise` in the user's cache folder."""
-    path = os.environ.get("SHARDWISE_CACHE")
-    if path:
-        return Path(path)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shardwise"
 
 
 def key_of(parts: Iterable[str]) -> str:
@@ -122,21 +112,7 @@ def write(
         except BaseException:
             os.unlink(name)
             raise
-        _shrink(path.parent, max_bytes)
-
-
-def _shrink(folder: Path, max_bytes: int) -> None:
-    """Delete the least recently used entries until at most `max_bytes` remain."""
-    entries = sorted(
-        ((path, path.stat()) for path in folder.glob("*.json")),
-        key=lambda entry: entry[1].st_mtime,
-        reverse=True,
-    )
-    total_bytes = 0
-    for path, stat in entries:
-        total_bytes += stat.st_size
-        if total_bytes > max_bytes:
-            path.unlink(missing_ok=True)
+        shrink(path.parent, "*.json", max_bytes)
 
 
 def _entry_path(folder: Path, key: str) -> Path:

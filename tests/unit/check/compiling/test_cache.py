@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.check.compiling import cache, process
-from shardwise.check.compiling.cache import cache_folder, job_key, key_of, read, write
+from shardwise.check.compiling.cache import job_key, key_of, read, write
 from shardwise.check.compiling.job import Job
 from shardwise.check.compiling.result import (
     BadOption,
@@ -148,14 +148,6 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "compiled").write_text("a file")
     write(tmp_path, "a", MADE)
     assert read(tmp_path, "a") is None
-
-
-def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SHARDWISE_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "shardwise"
-    monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "own"))
-    assert cache_folder() == tmp_path / "own"
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.text(), max_size=4))
