@@ -42,7 +42,7 @@ def root() -> Path:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """JAX has eight devices for the oracle, whichever of its tests comes first."""
     if session.config.getoption("markexpr") == "oracle":
-        xla.load()
+        xla.load().devices()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

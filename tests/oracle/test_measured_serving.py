@@ -6,13 +6,11 @@ import pytest
 
 from shardwise.hardware.figure import FIELDS
 from shardwise.serve.measure import measure_serving, rates, server
-from tests.oracle import xla
 
 pytestmark = pytest.mark.oracle
 
 
 def test_every_figure_of_serving_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    xla.load().devices()  # or the measurement starts JAX, with one device for the tests after it
     monkeypatch.setattr(rates, "N_TRIALS", 1)
     monkeypatch.setattr(rates, "TRIAL_S", 0.0)
     monkeypatch.setattr(rates, "N_BLOCKS", 1)

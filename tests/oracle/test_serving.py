@@ -15,7 +15,6 @@ import pytest
 
 from shardwise.models import load
 from shardwise.serve.request import LENGTH, Generation, Sampling
-from tests.oracle import xla
 from tests.oracle.test_checkpoints import CASES, scrambled_model, write_config
 from tests.oracle.test_training import save
 
@@ -72,7 +71,6 @@ def assert_greedy(model, prompts, outputs):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name, tmp_path):
     pytest.importorskip("torch")
-    xla.load()
     from shardwise.runtime.tokenizer import ByteTokenizer
     from shardwise.serve.engine_options import EngineOptions
     from shardwise.serve.launch import launched
@@ -112,7 +110,6 @@ def smollm2(tmp_path_factory):
 
 
 def test_a_real_model(smollm2):
-    xla.load()
     from shardwise.serve.engine_options import EngineOptions
     from shardwise.serve.launch import launched
     from shardwise.serve.model_files import find_model

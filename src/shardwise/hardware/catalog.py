@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from shardwise.errors import UnknownName, close_names
@@ -47,7 +48,7 @@ def find_chip(text: str) -> Chip:
         BadFile: the user's file is missing or invalid.
     """
     if text.endswith(".toml"):
-        return load_chip(Path(text))
+        return replace(load_chip(Path(text)), path=text.strip())
     name = _normal(text)
     chip = _named(name)
     if chip:

@@ -136,6 +136,7 @@ class Chip:
         product_flops_per_s: FLOP/s of products of some rows with weights of a dtype, by `bf16_16`.
         serving: measured rates of the inference engine; None if they were not measured.
         dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
+        path: the user's file with the chip, as the user wrote it; empty for chips of the catalog.
         sourced: the figures of the file; `figures` has the current ones.
         quotes: values that other documents state, by document and name of the figure; see `quoted`.
     """
@@ -180,10 +181,16 @@ class Chip:
     usd_per_chip_hour: float | None = None
     product_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     serving: Serving | None = None
+    path: str = field(default="", compare=False)
     sourced: Mapping[str, Figure] = field(default_factory=dict, repr=False, compare=False)
     quotes: Mapping[str, Mapping[str, Figure]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @property
+    def spelling(self) -> str:
+        """What finds this chip on the command line: its file, or its name in the catalog."""
+        return self.path or self.name
 
     def need(self, path: str) -> float:
         """Return a number by the name of its figure (`hbm.bandwidth`) or attribute (`ici.hop_s`).

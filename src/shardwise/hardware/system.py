@@ -119,9 +119,7 @@ def parse_system(text: str) -> System:
             f'"{text}" is {topology.n_chips * n_slices:,} chips; the limit is {MAX_CHIPS:,}.'
         )
     sharp, overrides = _sharp(chip, overrides)
-    if not name.endswith(".toml"):
-        name = chip.name
-    canonical_name = f"{name.strip()}:{topology}"
+    canonical_name = f"{chip.spelling}:{topology}"
     if n_slices > 1:
         canonical_name += f"*{n_slices}"
     for override in overrides:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from typing import Any
 
 import numpy as np
@@ -96,11 +98,16 @@ def local_devices() -> list[Any]:
     if NO_TPU_VARIABLE in os.environ:
         for name, value in QUIET_LIBTPU.items():
             os.environ.setdefault(name, value)
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        return sorted(jax.devices(), key=_sort_key)
+        devices = jax.devices()
     except RuntimeError as error:  # of a driver, or because another process has the devices
         reason = str(error).splitlines()[0]
         raise BadInput(f"JAX cannot use the devices of this machine: {reason}") from None
+    if threading.current_thread() is threading.main_thread():
+        # libtpu has installed a handler that writes the stacks of all threads to stderr.
+        signal.signal(signal.SIGTERM, on_sigterm)
+    return sorted(devices, key=_sort_key)
 
 
 def cpu_devices(n_devices: int) -> list[Any]:

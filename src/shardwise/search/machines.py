@@ -18,7 +18,7 @@ def machines_of(chip: Chip) -> Iterator[System]:
     """
     if chip.ici:
         for torus in legal_slices(chip):
-            yield System(name=f"{chip.name}:{torus}", chip=chip, topology=torus)
+            yield System(name=f"{chip.spelling}:{torus}", chip=chip, topology=torus)
         return
     node_gpus = 1
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
@@ -29,7 +29,7 @@ def machines_of(chip: Chip) -> Iterator[System]:
     n_chips = 1
     while n_chips <= max_chips:
         topology = Switched(n_gpus=n_chips, domain=node_gpus)
-        yield System(name=f"{chip.name}:{n_chips}", chip=chip, topology=topology)
+        yield System(name=f"{chip.spelling}:{n_chips}", chip=chip, topology=topology)
         if n_chips < node_gpus:
             n_chips = min(2 * n_chips, node_gpus)
         elif n_chips < 8 * node_gpus:

@@ -99,7 +99,12 @@ class RemotePrefill:
     """
 
     def __init__(self, server: PrefillServer) -> None:
-        server.connection()
+        connection = server.connection()
+        try:
+            connection.connect()
+        except OSError as error:
+            logger.warning("no prefill server at %s yet: %s", server.url, error)
+        connection.close()
         self._server = server
         self._changed = threading.Condition()  # of what follows
         self._calls: dict[str, Call] = {}

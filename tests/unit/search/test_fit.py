@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from shardwise.errors import DoesNotFit, UnknownFigure
@@ -87,6 +90,14 @@ def test_sizes_ascend_and_exist(chip: str) -> None:
     assert len({system.name for system in found}) == len(found)
     for system in found[:60]:
         assert parse_system(system.name) == system
+
+
+def test_machines_of_a_users_chip_are_named_by_its_file(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    shutil.copy(root / "src/shardwise/hardware/catalog/h100.toml", path)
+    first = next(machines_of(parse_chip(str(path))))
+    assert first.name == f"{path}:1"
+    assert parse_system(first.name) == first
 
 
 def test_more_sequences_need_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,13 +25,13 @@ class CompiledShapes:
     max_sequences: int
     max_tokens: int
 
-    def batch_sizes(self) -> list[int]:
+    def batch_sizes(self) -> tuple[int, ...]:
         """The numbers of rows that are compiled."""
         return _steps(1, self.max_sequences, BATCH_STEP)
 
-    def chunk_lengths(self) -> list[int]:
+    def chunk_lengths(self) -> tuple[int, ...]:
         """The numbers of new tokens of a row that are compiled."""
-        return [1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens, CHUNK_STEP)]
+        return 1, *_steps(min(SHORTEST_CHUNK, self.max_tokens), self.max_tokens, CHUNK_STEP)
 
     def is_compiled(self, n_rows: int, length: int) -> bool:
         """Whether there is a program of this shape."""
@@ -92,11 +93,12 @@ class CompiledShapes:
                 yield rest
 
 
-def _steps(first: int, last: int, ratio: int) -> list[int]:
+@functools.cache
+def _steps(first: int, last: int, ratio: int) -> tuple[int, ...]:
     """The numbers first, first * ratio, ... below last, and last."""
     sizes = []
     size = first
     while size < last:
         sizes.append(size)
         size *= ratio
-    return [*sizes, last]
+    return (*sizes, last)

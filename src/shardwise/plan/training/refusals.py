@@ -178,6 +178,7 @@ def does_not_fit(
         )
     else:
         problems.append(
-            f"Smallest machines that hold it: shardwise fit {model.name} {system.chip.name} --train"
+            "Smallest machines that hold it: "
+            f"shardwise fit {model.name} {system.chip.spelling} --train"
         )
     return DoesNotFit(*problems)

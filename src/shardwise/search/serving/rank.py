@@ -208,8 +208,8 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
         max_rates.append(float(rates.max()))
     return (
         f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
-        f"chips. For their number run: shardwise plan {request.config.name} {request.chip.name} "
-        f"--serve --rate {rate:g}/s"
+        f"chips. For their number run: shardwise plan {request.config.name} "
+        f"{request.chip.spelling} --serve --rate {rate:g}/s"
     )
 
 

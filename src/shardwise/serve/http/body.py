@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import re
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +21,7 @@ MISSING = re.compile(r"missing required field `(\w+)`$")
 JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
 QUOTED = re.compile(r"`([^`]*)`")
 BODY_SECONDS = 60  # for a body to come: a request that is read takes a place in the queue
+LEAST_LIKENESS = 0.85  # of a misspelled field, as difflib counts it
 LONGEST_VALUE = 80  # characters of a wrong value that a message repeats
 PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")  # where msgspec says what is wrong
 
@@ -71,13 +74,36 @@ def decode_body(body: bytes, asked: type[T]) -> T:
         ApiError: 400; the message names the field, the value and what would be accepted.
     """
     try:
-        return msgspec.json.decode(body, type=asked)
+        request = msgspec.json.decode(body, type=asked)
+        _refuse_misspelled(msgspec.json.decode(body, type=dict[str, msgspec.Raw]), asked)
     except msgspec.ValidationError as error:
         raise _wrong_field(str(error), body) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is no JSON: {error}.") from None
     except RecursionError:
         raise bad_request("the body is nested too deeply.") from None
+    return request
+
+
+def _refuse_misspelled(fields: Iterable[str], asked: type[msgspec.Struct]) -> None:
+    """Refuse unknown fields that are almost a known one; other unknown ones are ignored.
+
+    Raises:
+        ApiError: 400.
+    """
+    known = {_plain(name): name for name in asked.__struct_fields__}
+    for field in fields:
+        if field in asked.__struct_fields__:
+            continue
+        near = difflib.get_close_matches(_plain(field), known, n=1, cutoff=LEAST_LIKENESS)
+        if near:
+            message = f"{shortened(field)} is not a field. Did you mean {known[near[0]]}?"
+            raise bad_request(message, param=shortened(field))
+
+
+def _plain(name: str) -> str:
+    """A name in lower case and without underscores: max_tokens and maxTokens are alike."""
+    return name.replace("_", "").lower()
 
 
 def shortened(text: str) -> str:

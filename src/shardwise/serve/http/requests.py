@@ -1,6 +1,7 @@
 """What clients send: OpenAI's fields, and those of vLLM that the engine can serve.
 
-Unknown fields are ignored, as OpenAI's servers do. Fields whose type is a single value are known
+Unknown fields are ignored, since clients send those of other servers, but misspelled ones are
+refused. Fields whose type is a single value are known
 and not served: `NOT_SERVED` says what would be.
 """
 

@@ -128,6 +128,16 @@ def test_unknown_fields_are_ignored(http: httpx.Client) -> None:
     assert http.post(COMPLETIONS, json=body).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("field", "meant"),
+    [("max_token", "max_tokens"), ("maxTokens", "max_tokens"), ("max_new_tokens", "max_tokens")],
+)
+def test_misspelled_fields_are_refused(http: httpx.Client, field: str, meant: str) -> None:
+    problem = error(http.post(COMPLETIONS, json={"prompt": "a", field: 5}), 400)
+    assert problem["param"] == field
+    assert problem["message"] == f"{field} is not a field. Did you mean {meant}?"
+
+
 def test_other_models_routes_and_methods(http: httpx.Client) -> None:
     body = {"prompt": "a", "model": "other"}
     assert error(http.post(COMPLETIONS, json=body), 404)["code"] == "model_not_found"
