@@ -14,11 +14,13 @@ def keep_programs() -> None:
     """Have JAX keep compiled programs on disk, and read those of earlier runs.
 
     JAX finds a program by its code, its options, the version of the compiler and the kind of the
-    devices. Nothing changes where the user has set up JAX's cache, or the folder cannot be written.
+    devices. Nothing changes where the user has set up JAX's cache, or the folder cannot be written;
+    nor on several devices of a CPU, where collectives of programs from disk have crashed.
     """
     import jax
 
-    if getattr(jax.config, "jax_compilation_cache_dir", None):
+    is_several_cpus = jax.default_backend() == "cpu" and jax.device_count() > 1
+    if getattr(jax.config, "jax_compilation_cache_dir", None) or is_several_cpus:
         return
     folder = cache_folder() / "programs"
     try:

@@ -47,7 +47,6 @@ def launched(
         MissingExtra: JAX is not installed.
     """
     require_jax("serving", INSTALL_COMMAND)
-    keep_programs()
     from shardwise.serve.disaggregated import DisaggregatedEngine
     from shardwise.serve.engine import InferenceEngine
     from shardwise.serve.followers import leading
@@ -57,6 +56,7 @@ def launched(
     with leading() as leader, ExitStack() as running:
         context = _context(model, options, plan)
         prefill_states, states = engine_states(model, options, plan, context)
+        keep_programs()
         _require_equal(model, options, plan)
 
         def start(kind: type[E], state: EngineState, options: EngineOptions = options) -> E:
@@ -97,10 +97,10 @@ def follow(
     """
     from shardwise.serve.followers import following
 
-    keep_programs()
     with following() as follower:
         context = _context(model, options, plan)
         _, states = engine_states(model, options, plan, context)
+        keep_programs()
         _require_equal(model, options, plan)
         programs, _, drafter = _load(model, states[0], options, plan, context, progress)
         follower.follow(_models(programs, drafter))

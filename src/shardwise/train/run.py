@@ -110,9 +110,9 @@ def train(
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())
         require_jax()
-        keep_programs()
         join(joined, hooks.on_note, RESUME)
         devices = devices_for(case.system, plan.model.name)
+        keep_programs()
         order = _data_order(plan, record.data, record.seed, hooks.on_stage)
         require_equal(
             plan=encode(plan),

@@ -50,6 +50,11 @@ def test_the_users_own_cache_is_left_alone(tmp_path: Path) -> None:
     assert run(SHARDWISE_CACHE=str(tmp_path), JAX_COMPILATION_CACHE_DIR=own)[2] == own
 
 
+def test_several_devices_of_a_cpu_compile_anew(tmp_path: Path) -> None:
+    flags = "--xla_force_host_platform_device_count=2"
+    assert run(SHARDWISE_CACHE=str(tmp_path), XLA_FLAGS=flags)[2] == "None"
+
+
 @pytest.mark.parametrize("kind", ["file", "forbidden"])
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "cache"
