@@ -116,7 +116,8 @@ def test_a_real_model(smollm2):
 
     served = find_model(SMOLLM2)
     prompts = [served.tokenizer.encode(prompt) for prompt in PROMPTS]
-    with launched(served, EngineOptions(context=128, weights="fp32", kv="fp32")) as engine:
+    options = EngineOptions(context=128, pass_tokens=32, weights="fp32", kv="fp32")
+    with launched(served, options) as engine:
         together = outputs_of(engine, prompts, 64)
         again = outputs_of(engine, prompts[:1], 64)
     assert_greedy(smollm2, prompts, together)
