@@ -305,10 +305,11 @@ class PagedForward:
                 (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
                 continue
             cache[stacks] = [list(stack_caches) for stack_caches in cache[stacks]]
+            run_once_traced = jax.jit(run_period)  # layers of equal shapes are traced once
             for i in range(segment.repeats):
                 weights = [stack_weights[i] for stack_weights in layers[stacks]]
                 caches = [stack_caches[i] for stack_caches in cache[stacks]]
-                (x_BTD, caches), _ = run_period(
+                (x_BTD, caches), _ = run_once_traced(
                     (x_BTD, caches), (jnp.zeros((), jnp.int32), weights)
                 )
                 for stack_caches, layer_cache in zip(cache[stacks], caches, strict=True):
