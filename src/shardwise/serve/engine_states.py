@@ -85,12 +85,9 @@ def _local(
     layout = ServeLayout(mesh=Mesh(tensor=n, expert=n_pools), kv="sequence")
     chips = np.array(devices[: n * n_pools])
     mesh = split_tensor(role_mesh(layout.sizes, chips), kv_heads(config))
-    job = Serve(
-        context=context,
-        weights=options.weights or config.checkpoint_dtype,
-        kv=options.kv or compute,
-        compute=compute,
-    )
+    weights = options.weights or config.checkpoint_dtype
+    kv = options.kv or ("fp32" if weights == "fp32" else "bf16")
+    job = Serve(context=context, weights=weights, kv=kv, compute=compute)
     table = engine_table(layout, mesh)
     return EngineState(config=config, job=job, layout=layout, table=table, batch=1)
 

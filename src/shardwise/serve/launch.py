@@ -72,7 +72,9 @@ def launched(
         prefill = [start(PrefillEngine, state, without_drafts) for state in prefill_states]
         prefillers: list[Prefiller] = [*prefill]
         if options.prefill_from:
-            prefillers.append(RemotePrefill(options.prefill_from))
+            remote = RemotePrefill(options.prefill_from)
+            remote.warn_if_absent()
+            prefillers.append(remote)
         if not states:
             yield prefill[0]
         elif not prefillers:

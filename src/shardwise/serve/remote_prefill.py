@@ -99,18 +99,21 @@ class RemotePrefill:
     """
 
     def __init__(self, server: PrefillServer) -> None:
-        connection = server.connection()
-        try:
-            connection.connect()
-        except OSError as error:
-            logger.warning("no prefill server at %s yet: %s", server.url, error)
-        connection.close()
+        server.connection()
         self._server = server
         self._changed = threading.Condition()  # of what follows
         self._calls: dict[str, Call] = {}
         self._paused = False
         self._reading = False
         self._n_prompt = self._n_cached = self._n_first = 0  # tokens
+
+    def warn_if_absent(self) -> None:
+        """Log a warning if no server listens there yet."""
+        with contextlib.closing(self._server.connection()) as connection:
+            try:
+                connection.connect()
+            except OSError as error:
+                logger.warning("no prefill server at %s yet: %s", self._server.url, error)
 
     def prefill(self, generation: Generation, deliver: DeliverPrompt) -> None:
         """See `Prefiller`."""

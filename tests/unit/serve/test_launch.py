@@ -79,7 +79,7 @@ def test_a_saved_plan_is_served_in_its_layout(root: Path) -> None:
 
 def test_host_memory_for_less_than_a_block_is_refused(tmp_path: Path) -> None:
     model = find_model(str(write_folder(tmp_path)))
-    block = "16 tokens, 16\\.4 kB"  # keys and values of 2 layers of 2 heads of 32, in fp32
+    block = "16 tokens, 8\\.19 kB"  # keys and values of 2 layers of 2 heads of 32, in fp32
     with (
         pytest.raises(BadInput, match=rf"--host-cache 10.0 B is not between a block of {block}"),
         launched(model, replace(OPTIONS, host_bytes=10, drafted=0)),

@@ -29,7 +29,10 @@ from shardwise.runtime.weights.quantized import Scaled
 Array = jax.Array
 Cache = dict[str, CacheArray]
 
-SLOTS_PER_STEP = 128  # keys that a step of the loop over a sequence's blocks reads
+# Keys that a step of the loop over a sequence's blocks reads. CPUs keep those of fewer in their
+# caches, and waste less on short sequences.
+SLOTS_PER_STEP = {"cpu": 64}
+USUAL_SLOTS_PER_STEP = 128
 LOWEST = -1e30  # a finite score with exponential 0
 
 
@@ -189,7 +192,8 @@ def attend(
     """
     if platform == "tpu" and slopes_N is None and _has_kernel(cache):
         return _attend_pages(q_BTNH, cache, tokens, first_block, a, sinks_N)
-    return _attend_blocks(q_BTNH, cache, tokens, first_block, a, sinks_N, slopes_N)
+    n_slots = SLOTS_PER_STEP.get(platform, USUAL_SLOTS_PER_STEP)
+    return _attend_blocks(q_BTNH, cache, tokens, first_block, a, n_slots, sinks_N, slopes_N)
 
 
 def _attend_pages(
@@ -230,19 +234,20 @@ def _attend_blocks(
     tokens: NewTokens,
     first_block: Array,
     a: Attention,
+    n_slots: int,
     sinks_N: Array | None,
     slopes_N: Array | None,
 ) -> Array:
     """`attend` in plain JAX.
 
-    A loop reads some blocks of each sequence at a time, up to the end of the longest sequence, and
-    merges their softmax with what it has (FlashAttention, arXiv 2205.14135, section 3.1).
+    A loop reads `n_slots` slots of each sequence at a time, up to the end of the longest sequence,
+    and merges their softmax with what it has (FlashAttention, arXiv 2205.14135, section 3.1).
     """
     B, T, N, _ = q_BTNH.shape
     keys = cache["k"]
     K = _values(keys).shape[1]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, -1)
-    n_blocks = min(tokens.tables_BM.shape[1], max(1, SLOTS_PER_STEP // tokens.block_tokens))
+    n_blocks = min(tokens.tables_BM.shape[1], max(1, n_slots // tokens.block_tokens))
     tables_BM = _padded(tokens.tables_BM, n_blocks)
     d_value = _value_width(a)
     layout = tokens.kv_layout
