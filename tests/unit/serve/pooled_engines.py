@@ -34,7 +34,7 @@ from shardwise.serve.request import Generation, Sampling
 from shardwise.strategy.mesh import Mesh
 from shardwise.workload import Serve
 from tests.unit.runtime.expert_cases import MODELS
-from tests.unit.runtime.paged_cases import FP32, Case
+from tests.unit.runtime.paged_cases import DENSE, FP32, Case
 from tests.unit.runtime.paged_cases import engine as engine_of
 from tests.unit.serve.engines import Greedy, OneSize, generate, running
 from tests.unit.serve.model_files.tiny import write_folder
@@ -65,6 +65,9 @@ CASES = {
     "latents, experts 4": Pooled((MODELS["deepseek"], Mesh(expert=4), "copied", FP32)),
     "latents, experts 2, tensor 4": Pooled(
         (MODELS["deepseek"], Mesh(expert=2, tensor=4), "sequence", FP32)
+    ),
+    "gathered, fsdp 4, tensor 2": Pooled(
+        (DENSE, Mesh(fsdp=4, tensor=2), "copied", FP32, "gathered")
     ),
     "experts 2, drafts": Pooled((MODELS["mixtral"], Mesh(expert=2), "copied", FP32), drafts=True),
 }

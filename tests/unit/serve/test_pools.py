@@ -23,10 +23,11 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
 def test_outputs_are_those_of_a_plain_loop(runs: Any, name: str) -> None:
     run = runs[name]
     mesh = CASES[name].case[1]
+    n_pools = mesh.expert * mesh.fsdp
     assert run["ids"] == run["plain"]
-    assert [len(ids) for ids in run["ids"]] == [NEW] * (2 * mesh.expert) + [4]
+    assert [len(ids) for ids in run["ids"]] == [NEW] * (2 * n_pools) + [4]
     assert run["preemptions"][0] > 0
-    assert run["preemptions"][1:] == run["used"][1:] == [0] * (mesh.expert - 1)
+    assert run["preemptions"][1:] == run["used"][1:] == [0] * (n_pools - 1)
     assert run["used"][0] == 0
     # The last token was never written.
     assert run["cached"] == (SHORT + 1 + NEW - 1) // BLOCK_TOKENS * BLOCK_TOKENS
