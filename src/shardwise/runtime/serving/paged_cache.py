@@ -344,8 +344,7 @@ def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
     k_BKSH = _values(keys)
     s_BKGTS = jnp.einsum(
         "btkgh,bksh->bkgts",
-        q_BTKGH,
-        k_BKSH.astype(q_BTKGH.dtype),
+        *_operands(q_BTKGH, k_BKSH, q_BTKGH.dtype),
         preferred_element_type=jnp.float32,
     )
     if isinstance(keys, Scaled):
@@ -360,10 +359,19 @@ def _weighted(p_BKGTS: Array, values: CacheArray, dtype: Any) -> Array:
         p_BKGTS = p_BKGTS * _by_head(values.scale)
     return jnp.einsum(
         "bkgts,bksh->bkgth",
-        p_BKGTS.astype(dtype),
-        v_BKSH.astype(dtype),
+        *_operands(p_BKGTS, v_BKSH, dtype),
         preferred_element_type=jnp.float32,
     )
+
+
+def _operands(x: Array, cached: Array, compute: Any) -> tuple[Array, Array]:
+    """Operands of a product with cached numbers: in bf16 if these are, else in `compute`.
+
+    The barrier keeps XLA's CPU compiler from multiplying in fp32 after all.
+    """
+    if cached.dtype == jnp.bfloat16 and compute != jnp.bfloat16:
+        return lax.optimization_barrier(x.astype(jnp.bfloat16)), cached
+    return x.astype(compute), cached.astype(compute)
 
 
 def _by_head(scale_BKS: Array) -> Array:
