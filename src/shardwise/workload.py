@@ -335,6 +335,15 @@ def cache_dtype_for(weights: str) -> str:
     return "bf16" if weights == "mxfp4" else weights
 
 
+def cpu_cache_dtype_for(weights: str) -> str:
+    """The default dtype of a KV cache on CPUs, which do not multiply narrower numbers faster.
+
+    >>> cpu_cache_dtype_for("int8"), cpu_cache_dtype_for("fp32")
+    ('bf16', 'fp32')
+    """
+    return "fp32" if weights == "fp32" else "bf16"
+
+
 def weight_dtype_for(dtype: str) -> str:
     """The default dtype of weights for matmuls in `dtype`: the same, but at least 16 bits.
 

@@ -97,7 +97,8 @@ class Serving:
         sequence_s: the same, for each sequence of a pass.
         request_s: seconds that a request spends in the HTTP server.
         layer_s: seconds of a layer that depend on neither its sizes nor its tokens.
-        key_bytes_per_s: rate at which decoding reads cached keys and values.
+        key_bytes_per_s: rate at which decoding reads cached keys and values in fp32.
+        bf16_key_bytes_per_s: the same in bf16, in which CPUs also multiply them.
         attention_flops_per_s: FLOP/s of attention over prompts.
         activation_bytes_per_s: rate of the operations between products, in bytes that they read
             and write.
@@ -109,6 +110,7 @@ class Serving:
     request_s: float | None = None
     layer_s: float | None = None
     key_bytes_per_s: float | None = None
+    bf16_key_bytes_per_s: float | None = None
     attention_flops_per_s: float | None = None
     activation_bytes_per_s: float | None = None
     logit_bytes_per_s: float | None = None

@@ -78,6 +78,7 @@ FIELDS: Final[dict[str, Field]] = {
     "serving.request": Field("serving.request_s", "s"),
     "serving.layer": Field("serving.layer_s", "s"),
     "serving.keys": Field("serving.key_bytes_per_s", "B/s"),
+    "serving.keys_bf16": Field("serving.bf16_key_bytes_per_s", "B/s"),
     "serving.attention": Field("serving.attention_flops_per_s", "FLOP/s"),
     "serving.activations": Field("serving.activation_bytes_per_s", "B/s"),
     "serving.logits": Field("serving.logit_bytes_per_s", "B/s"),

@@ -60,7 +60,10 @@ def _serving_rows(rates: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         shown = [units.show_rate(rates[f"products.{dtype}_{n}"], "FLOP/s") for n in SHOWN_ROWS]
         counts = ", ".join(str(n) for n in SHOWN_ROWS)
         yield f"serving, {dtype}", f"{', '.join(shown)} with {counts} rows"
-    yield "keys", f"{units.show_rate(rates['serving.keys'], 'B/s')} of cached keys and values"
+    keys, keys_bf16 = (
+        units.show_rate(rates[name], "B/s") for name in ("serving.keys", "serving.keys_bf16")
+    )
+    yield "keys", f"{keys} of cached keys and values in fp32, {keys_bf16} in bf16"
     parts = [
         f"{units.show_seconds(rates[f'serving.{name}'])} a {name}"
         for name in ("request", "pass", "sequence", "layer")

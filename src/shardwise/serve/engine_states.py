@@ -16,7 +16,7 @@ from shardwise.serve.model_files import ServedModel
 from shardwise.serve.planned_phases import disaggregated_states
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
-from shardwise.workload import Serve
+from shardwise.workload import Serve, cpu_cache_dtype_for
 
 if TYPE_CHECKING:
     from shardwise.runtime.serving.engine_state import EngineState
@@ -75,7 +75,7 @@ def _local(
     from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 
     devices = devices or local_devices()
-    compute = "fp32" if devices[0].platform == PLATFORMS["cpu"] else "bf16"
+    is_cpu = devices[0].platform == PLATFORMS["cpu"]
     n = max(n for n in range(1, len(devices) // n_pools + 1) if _divides(n, config))
     if n * n_pools < len(devices) and jax.process_count() > 1:
         raise BadInput(
@@ -86,8 +86,12 @@ def _local(
     chips = np.array(devices[: n * n_pools])
     mesh = split_tensor(role_mesh(layout.sizes, chips), kv_heads(config))
     weights = options.weights or config.checkpoint_dtype
-    kv = options.kv or ("fp32" if weights == "fp32" else "bf16")
-    job = Serve(context=context, weights=weights, kv=kv, compute=compute)
+    job = Serve(
+        context=context,
+        weights=weights,
+        kv=options.kv or (cpu_cache_dtype_for(weights) if is_cpu else "bf16"),
+        compute="fp32" if is_cpu else "bf16",
+    )
     table = engine_table(layout, mesh)
     return EngineState(config=config, job=job, layout=layout, table=table, batch=1)
 

@@ -79,7 +79,7 @@ class ServeRates:
     def key_bytes_per_s(self) -> float:
         """Achieved bandwidth when decoding reads the KV cache, bytes per second."""
         if self.measured:
-            return self.chip.need("serving.keys")
+            return self.chip.need("serving.keys_bf16" if self.job.kv == "bf16" else "serving.keys")
         return self.hbm_bytes_per_s
 
     @property

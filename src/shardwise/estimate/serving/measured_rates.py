@@ -10,7 +10,7 @@ from shardwise.hardware.figure import PRODUCT_ROWS
 # of 4 bits in groups, which take as long or longer.
 MEASURED_AS = {"fp32": "fp32", "fp16": "bf16", "bf16": "bf16"}
 NARROW = "int8"
-KEYS_PER_STEP = 128  # keys that attention reads at a time
+KEYS_PER_STEP = 64  # keys that attention reads at a time
 
 
 def is_measured(chip: Chip) -> bool:

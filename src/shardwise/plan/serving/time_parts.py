@@ -14,7 +14,7 @@ from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.plan.schema.serving import Bound
 from shardwise.search.serving.candidate import Server
-from shardwise.workload import cache_dtype_for
+from shardwise.workload import cache_dtype_for, cpu_cache_dtype_for
 
 # Field of `PassTime` -> name of the part in a plan. The other parts of a pass are mesh roles.
 ON_CHIP = {
@@ -134,8 +134,9 @@ def mesh_of(server: Server) -> dict[str, int]:
 
 
 def usual_cache(weights: str, chip: Chip | None) -> str:
-    """The dtype of the KV cache: that of the weights; fp32 on CPUs, as the engine has it there."""
-    return "fp32" if chip and chip.kind == "cpu" else cache_dtype_for(weights)
+    """The default dtype of the KV cache beside weights on a chip."""
+    is_cpu = chip is not None and chip.kind == "cpu"
+    return cpu_cache_dtype_for(weights) if is_cpu else cache_dtype_for(weights)
 
 
 def usual_compute(weights: str, chip: Chip | None) -> str:

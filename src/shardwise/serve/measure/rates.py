@@ -33,6 +33,9 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 
+# Seconds of (number of sequences, new tokens of each, tokens of each in the cache).
+Pass = Callable[[int, int, int], float]
+
 N_TRIALS = 9
 TRIAL_S = 0.03  # a trial repeats the operation for at least this long
 N_BLOCKS, WIDTH, FF = 8, 768, 3072  # of a chain of MLPs: more than caches hold
@@ -88,31 +91,38 @@ def _matrix(weights: str, shape: tuple[int, int], seed: int) -> cpu_rows.Rows:
 
 def attention_rates() -> dict[str, float]:
     """Rates of attention, and what a layer costs besides, from passes of a narrow model."""
-    run = narrow_passes()
+    run = narrow_passes("bf16")
     (attention, n_layers), *_ = NARROW.attentions
     few_s = run(1, 1, SHORT - 1)
-    short_s = run(SEQUENCES, 1, SHORT - 1)
-    long_s = run(SEQUENCES, 1, LONG - 1)
-    n_bytes = 4 * n_layers * SEQUENCES * (LONG - SHORT) * kv_elements(attention)
     fresh_s = run(1, CHUNK, 0)
     later_s = run(1, CHUNK, LONG - CHUNK)
     pairs = CHUNK * float(padded_keys(LONG) - padded_keys(CHUNK))
     flops = 4 * n_layers * pairs * attention.n_heads * attention.d_head
     return {
         "serving.layer": few_s / n_layers,
-        "serving.keys": n_bytes / max(long_s - short_s, 1e-6),
+        "serving.keys": key_bytes_per_s(narrow_passes("fp32"), 4),
+        "serving.keys_bf16": key_bytes_per_s(run, 2),
         "serving.attention": flops / max(later_s - fresh_s, 1e-6),
     }
 
 
-def narrow_passes() -> Callable[[int, int, int], float]:
+def key_bytes_per_s(run: Pass, element_bytes: int) -> float:
+    """Rate at which decode steps read cached keys and values."""
+    (attention, n_layers), *_ = NARROW.attentions
+    n_elements = n_layers * SEQUENCES * (LONG - SHORT) * kv_elements(attention)
+    seconds = run(SEQUENCES, 1, LONG - 1) - run(SEQUENCES, 1, SHORT - 1)
+    return element_bytes * n_elements / max(seconds, 1e-6)
+
+
+def narrow_passes(kv: str) -> Pass:
     """A function that returns the seconds of a pass of the narrow model.
 
-    Its arguments: number of sequences, new tokens of each, tokens of each in the cache.
+    Args:
+        kv: dtype of its KV cache.
     """
     state = EngineState(
         config=NARROW,
-        job=Serve(context=LONG, weights="fp32", kv="fp32", compute="fp32"),
+        job=Serve(context=LONG, weights="fp32", kv=kv, compute="fp32"),
         layout=ServeLayout(mesh=Mesh()),
         table=Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))),
         batch=1,

@@ -22,6 +22,7 @@ SERVING = {
     "serving.request": 1e-2,
     "serving.layer": 1e-4,
     "serving.keys": 5e9,
+    "serving.keys_bf16": 5e9,
     "serving.attention": 4e10,
     "serving.activations": 1e10,
     "serving.logits": 1e8,
