@@ -234,28 +234,33 @@ def _noise(seed: Array, position: Array, n: int) -> Array:
 
 def _top_k_bound(p_BV: Array, top_k_B: Array) -> Array:
     """The k-th highest number of each row; 0 for k = 0."""
-    wanted_B = jnp.where(top_k_B > 0, top_k_B, p_BV.shape[-1] + 1)
+    is_bounded_B = top_k_B > 0
+    wanted_B = jnp.where(is_bounded_B, top_k_B, p_BV.shape[-1] + 1)
 
     def has_enough(bound_B: Array) -> Array:
         return (p_BV >= bound_B[:, None]).sum(axis=-1) >= wanted_B
 
-    return _highest_bound(has_enough, p_BV)
+    return _highest_bound(has_enough, is_bounded_B)
 
 
 def _top_p_bound(p_BV: Array, top_p_B: Array) -> Array:
     """The highest bound such that the numbers from it on sum to `top_p` of all; 0 for 1."""
-    wanted_B = jnp.where(top_p_B < 1, top_p_B * p_BV.sum(axis=-1), jnp.inf)
+    is_bounded_B = top_p_B < 1
+    wanted_B = jnp.where(is_bounded_B, top_p_B * p_BV.sum(axis=-1), jnp.inf)
 
     def has_enough(bound_B: Array) -> Array:
         return jnp.where(p_BV >= bound_B[:, None], p_BV, 0.0).sum(axis=-1) >= wanted_B
 
-    return _highest_bound(has_enough, p_BV)
+    return _highest_bound(has_enough, is_bounded_B)
 
 
-def _highest_bound(has_enough: Callable[[Array], Array], p_BV: Array) -> Array:
+def _highest_bound(has_enough: Callable[[Array], Array], is_bounded_B: Array) -> Array:
     """The highest number of [0, 1] for which `has_enough` holds in each row; 0 if none does.
 
     The bits of floats that are not negative have the order of the floats.
+
+    Args:
+        is_bounded_B: whether a row has such numbers; if none has, nothing is searched.
     """
 
     def step(i: Array, bits_B: Array) -> Array:
@@ -264,5 +269,6 @@ def _highest_bound(has_enough: Callable[[Array], Array], p_BV: Array) -> Array:
         is_number_B = bound_B <= 1.0  # neither above all numbers nor NaN
         return jnp.where(is_number_B & has_enough(bound_B), trial_B, bits_B)
 
-    bits_B = lax.fori_loop(0, FLOAT_BITS, step, jnp.zeros(p_BV.shape[0], jnp.int32))
+    n_steps = jnp.where(is_bounded_B.any(), FLOAT_BITS, 0)
+    bits_B = lax.fori_loop(0, n_steps, step, jnp.zeros(is_bounded_B.shape[0], jnp.int32))
     return lax.bitcast_convert_type(bits_B, jnp.float32)
