@@ -104,7 +104,7 @@ def local_devices() -> list[Any]:
     except RuntimeError as error:  # of a driver, or because another process has the devices
         reason = str(error).splitlines()[0]
         raise BadInput(f"JAX cannot use the devices of this machine: {reason}") from None
-    if threading.current_thread() is threading.main_thread():
+    if on_sigterm is not None and threading.current_thread() is threading.main_thread():
         # libtpu has installed a handler that writes the stacks of all threads to stderr.
         signal.signal(signal.SIGTERM, on_sigterm)
     return sorted(devices, key=_sort_key)
