@@ -12,7 +12,7 @@ NOT_YET = "not measured yet"
 HEAD = """# On an accelerator
 
 What only a real GPU or TPU can show. On a machine that has one, install this package with the JAX
-of its platform, `pip install -e '.[train,serve]' 'jax[cuda13]'` (on a TPU `'jax[tpu]'`), then:
+of its platform, `pip install -e '.[run]' 'jax[cuda13]'` (on a TPU `'jax[tpu]'`), then:
 
     python bench/accelerator.py               # all stages that have no result yet
     python bench/accelerator.py measure       # some of them
