@@ -45,7 +45,10 @@ STAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 # Without these, JAX takes three quarters of a GPU's memory.
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
 # Half of the time of tiny stages is the compiler's.
-CPU_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+CPU_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+}
 
 
 def run(stage: str, device: Device) -> Found:
