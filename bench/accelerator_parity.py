@@ -30,7 +30,7 @@ from shardwise.runtime.devices import cpu_devices, local_devices
 SIDE_S = 300.0  # that the CPU may take
 SIZES = {
     False: {"n_layers": 4, "d_model": 256, "d_ff": 1024, "n_heads": 4, "vocab": 4096},
-    True: {"n_layers": 2, "d_model": 32, "d_ff": 64, "n_heads": 2, "vocab": 128},
+    True: {"n_layers": 1, "d_model": 32, "d_ff": 64, "n_heads": 2, "vocab": 128},
 }
 JOBS = {False: (8, 256, 10), True: (4, 32, 3)}  # sequences, tokens of each, steps; tiny or not
 FIXED = {"n_microbatches": 1, "remat": "none"}
