@@ -2,8 +2,8 @@
 
 A step is one execution of the program that takes most of the time. Where an execution follows, the
 step lasts until that begins, so that the time of the host between them is part of it. An instant
-belongs to the work that the device does; if it does none to the collectives that run, which are exposed
-then; else to a loop, a gap inside the program, or the host.
+belongs to the work that the device does; if it does none, to the collectives that run, which are
+exposed then; else to a loop, a gap inside the program, or the host.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from shardwise.errors import BadFile
 from shardwise.profile.categories import (
@@ -25,78 +26,12 @@ from shardwise.profile.categories import (
 from shardwise.profile.devices import Device, Event, Execution, devices_of
 from shardwise.profile.files import open_trace, trace_files
 from shardwise.profile.intervals import Span, covered, partition
+from shardwise.profile.result import CategoryTime, OperationTime, Profile
 
 NANOSECONDS = 1e9  # per second
 # Which of the categories that overlap has the time; a copy beside the operations comes after both.
 LEVELS = {**dict.fromkeys(WORK, 0), COMMUNICATION: 1, LOOP: 3, GAP: 4}
 BESIDE = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryTime:
-    """A category of a step; `share` is of the step."""
-
-    category: str
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationTime:
-    """An operation of a step.
-
-    Args:
-        name: the operation of the model, else that of the program.
-        phase: forward, backward, remat or update; empty if the name is that of the program.
-        count: operations of the program in a step, on one device.
-        share: of the step.
-    """
-
-    name: str
-    phase: str
-    category: str
-    count: float
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """The account of a step, the mean over its executions and the devices.
-
-    Args:
-        trace: folder or file.
-        kind: of the devices: TPU, GPU, CPU.
-        module: the program whose execution is a step.
-        steps: number of steps that the account is the mean of.
-        step_s: sum of the categories, and of the operations with the rows that are not any's.
-        longest_step_s: of all steps and devices.
-        compute_s: time in which the device does work, communication beside it or not.
-        communication_s: time in which a collective runs: `exposed_s` plus `hidden_s`.
-        exposed_s: the part of it without other work.
-        idle_s: gaps in the program, and the host.
-        operations_share: of the step, in operations of programs.
-        named_share: of the step, in operations with name scopes of the model.
-        has_programs: whether the trace holds the compiled programs.
-    """
-
-    trace: str
-    kind: str
-    devices: int
-    module: str
-    steps: int
-    step_s: float
-    longest_step_s: float
-    compute_s: float
-    communication_s: float
-    exposed_s: float
-    hidden_s: float
-    idle_s: float
-    operations_share: float
-    named_share: float
-    has_programs: bool
-    categories: tuple[CategoryTime, ...]
-    operations: tuple[OperationTime, ...]
 
 
 Key = tuple[str, str, str]  # name, pass, category of an operation
@@ -199,7 +134,7 @@ def steps_of(device: Device, module: str) -> list[tuple[float, float]]:
     if len(runs) < 2:
         return [(run.start_ns, run.end_ns) for run in runs if run.end_ns > run.start_ns]
     starts = [run.start_ns for run in runs]
-    return list(zip(starts, starts[1:], strict=False))
+    return list(pairwise(starts))
 
 
 def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> DeviceAccount:

@@ -32,8 +32,14 @@ CONTROL = frozenset({"while", "conditional", "call"})
 PRODUCTS = frozenset({"dot", "convolution"})
 # Opcodes that move data or name it, and compute nothing.
 MOVES = frozenset(
-    ["copy", "copy-start", "copy-done", "transpose", "reshape", "bitcast", "bitcast-convert", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "broadcast", "gather", "reverse", "convert", "parameter", "constant", "tuple", "get-tuple-element", "fusion", "iota", "async-start", "async-done", "async-update"]
-)
+    {
+        "copy", "copy-start", "copy-done", "transpose", "reshape", "bitcast",
+        "bitcast-convert", "slice", "dynamic-slice", "dynamic-update-slice",
+        "concatenate", "pad", "broadcast", "gather", "reverse", "convert", "parameter",
+        "constant", "tuple", "get-tuple-element", "fusion", "iota", "async-start",
+        "async-done", "async-update",
+    }
+)  # fmt: skip
 ATTENTION_SCOPES = ("attn.core", "attn.scores", "attn.values", "attn.prompts", "attn.caches")
 
 _SUFFIX = re.compile(r"[.\d]*$")

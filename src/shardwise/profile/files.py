@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from jax.profiler import ProfileData
 
 SUFFIX = ".xplane.pb"
+# Where the files of a session lie below a folder: as jax.profiler writes them, or moved up.
+FOLDERS = ("", "*/", "profile/*/", "plugins/profile/*/", "*/plugins/profile/*/")
 N_LISTED = 4  # most files of a folder that a message names
 
 
@@ -36,13 +38,16 @@ def trace_files(path: str) -> tuple[Path, ...]:
         BadFile: there is no such file or folder, or no trace in it.
     """
     given = Path(path)
-    if given.is_file():
-        return (given,)
-    if not given.exists():
-        raise BadFile(f'there is no file or folder "{path}".')
+    try:
+        if not given.is_dir():
+            given.stat()
+            return (given,)
+    except (OSError, ValueError):
+        raise BadFile(f'there is no file or folder "{path}".') from None
     by_session: dict[Path, list[Path]] = {}
-    for file in sorted(given.rglob(f"*{SUFFIX}")):
-        by_session.setdefault(file.parent, []).append(file)
+    for folder in FOLDERS:
+        for file in sorted(given.glob(f"{folder}*{SUFFIX}")):
+            by_session.setdefault(file.parent, []).append(file)
     if not by_session:
         names = [entry.name for entry in sorted(given.iterdir())[:N_LISTED]]
         content = f"it holds {', '.join(names)}" if names else "it is empty"
@@ -64,7 +69,7 @@ def open_trace(path: Path) -> TraceFile:
         from jax.profiler import ProfileData
     except ImportError:
         raise BadInput(
-            "this JAX has no jax.profiler.ProfileData, which reads traces: install jax 0.10."
+            "this JAX has no jax.profiler.ProfileData, which reads traces: install 0.10 or newer."
         ) from None
     try:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Arithmetic of time intervals: what of a time each operation takes, so that the parts sum to it."""
+"""Arithmetic of time intervals: a time divided among operations, whose parts sum to it."""
 
 from __future__ import annotations
 

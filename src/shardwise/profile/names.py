@@ -16,8 +16,12 @@ _PROGRAM = re.compile(r"p?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"(?:jvp|transpose|vmap|remat|checkpoint)\(([^()]*)\)")
 # Parts of a path that JAX writes for control flow and its transforms.
 _MADE_BY_JAX = frozenset(
-    ["while", "body", "cond", "branch_0_fun", "branch_1_fun", "closed_call", "checkpoint", "rematted_computation", "shard_map", "pjit", "custom_vjp_call", "custom_jvp_call", "custom_vjp_call_jaxpr", "remat", "remat2", "core_call", "scan"]
-)
+    {
+        "while", "body", "cond", "branch_0_fun", "branch_1_fun", "closed_call",
+        "checkpoint", "rematted_computation", "shard_map", "pjit", "custom_vjp_call",
+        "custom_jvp_call", "custom_vjp_call_jaxpr", "remat", "remat2", "core_call", "scan",
+    }
+)  # fmt: skip
 
 
 def model_operation(op_name: str) -> tuple[str, str]:

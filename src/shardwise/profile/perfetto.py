@@ -7,8 +7,9 @@ from pathlib import Path
 
 from shardwise.check.timeline.trace import bar_event, trace_document, write_document
 from shardwise.errors import BadFile
-from shardwise.profile.account import NANOSECONDS, Profile
+from shardwise.profile.account import NANOSECONDS
 from shardwise.profile.devices import Device, Event
+from shardwise.profile.result import Profile
 
 
 def write_perfetto(path: str, devices: Sequence[Device], profile: Profile) -> None:

@@ -1,9 +1,9 @@
 """The compiled programs that a trace holds: what each of their operations is made of.
 
-A trace keeps programs in the plane `/host:metadata`, as HLO protocol buffers, which the reader of JAX
-does not show. They are parsed by the library of protocol buffers, from descriptors of the few fields
-that are needed. A trace without them, or a machine without the library, still has the names of
-operations.
+A trace keeps programs in the plane `/host:metadata`, as protocol buffers of HLO, which the reader
+of JAX does not show. The library of protocol buffers parses them, from descriptors of the few
+fields that are needed. A trace without them, or a machine without the library, still has the names
+of operations.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Programs:
 
     def find(self, module: str, name: str) -> ProgramOperation | None:
         """An operation of a program, `jit_step` or `jit_step(12)`; None if it is not there."""
-        exact = self.by_name.get(module)
-        for program in exact or self.by_name.get(_NUMBER.sub("", module), ()):
+        same_name = self.by_name.get(module) or self.by_name.get(_NUMBER.sub("", module), [])
+        for program in same_name:
             if name in program:
                 return program[name]
         return None

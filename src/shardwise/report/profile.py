@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.profile.account import OperationTime, Profile
 from shardwise.profile.categories import (
     ATTENTION,
     COMMUNICATION,
@@ -16,6 +15,7 @@ from shardwise.profile.categories import (
     LOOP,
     MATMUL,
 )
+from shardwise.profile.result import OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
 
