@@ -29,6 +29,7 @@ VERBS = {
     "serve": "a model over HTTP by the OpenAI API, under a plan, with a chat page",
     "generate": "one prompt continued by a model on the devices that are there",
     "bench": "latency and throughput of a server under load, planned beside measured",
+    "profile": "where the time of a step went, from a trace of any JAX program",
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",

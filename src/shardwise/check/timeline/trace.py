@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,24 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
     """
     engines = {bar.engine: None for bar in timeline.bars}
     ordered = [engine for engine in {**dict.fromkeys(ROWS), **engines} if engine in engines]
-    events: list[dict[str, Any]] = [_name_event("process_name", 0, title or "compiled program")]
-    for row, engine in enumerate(ordered):
-        name = core if engine == CORE else ROWS.get(engine, f"ICI {engine}")
+    names = [core if engine == CORE else ROWS.get(engine, f"ICI {engine}") for engine in ordered]
+    bars = [_bar_event(bar, ordered.index(bar.engine)) for bar in timeline.bars]
+    totals = {"step_s": timeline.step_s, "compute_s": timeline.compute_s}
+    return trace_document(title or "compiled program", names, bars, totals)
+
+
+def trace_document(
+    title: str, rows: Sequence[str], bars: Iterable[dict[str, Any]], totals: dict[str, float]
+) -> dict[str, Any]:
+    """A document in the trace event format, with named rows of bars.
+
+    Args:
+        rows: names of the rows, from the top.
+        bars: of `bar_event`.
+        totals: numbers of the whole.
+    """
+    events: list[dict[str, Any]] = [_name_event("process_name", 0, title)]
+    for row, name in enumerate(rows):
         events.append(_name_event("thread_name", row, name))
         events.append(
             {
@@ -50,18 +66,17 @@ def chrome_trace(timeline: Timeline, title: str = "", core: str = "TensorCore") 
                 "args": {"sort_index": row},
             }
         )
-    events += [_bar_event(bar, ordered.index(bar.engine)) for bar in timeline.bars]
-    return {
-        "displayTimeUnit": "ms",
-        "otherData": {"step_s": timeline.step_s, "compute_s": timeline.compute_s},
-        "traceEvents": events,
-    }
+    return {"displayTimeUnit": "ms", "otherData": totals, "traceEvents": [*events, *bars]}
 
 
 def write_trace(path: Path, timeline: Timeline, title: str = "", core: str = "TensorCore") -> None:
     """Write the trace to a file; compressed if the path ends in `.gz`, which Perfetto can open."""
-    text = json.dumps(chrome_trace(timeline, title, core), separators=(",", ":"))
-    data = text.encode()
+    write_document(path, chrome_trace(timeline, title, core))
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a document of traces; compressed if the path ends in `.gz`."""
+    data = json.dumps(document, separators=(",", ":")).encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
@@ -70,15 +85,23 @@ def _name_event(name: str, row: int, value: str) -> dict[str, Any]:
 
 
 def _bar_event(bar: Bar, row: int) -> dict[str, Any]:
+    about = {"op": bar.name, "phase": bar.operation[1], **dict(bar.details)}
+    return bar_event(_bar_title(bar), bar.kind, row, bar.start_s, bar.seconds, about)
+
+
+def bar_event(
+    title: str, kind: str, row: int, start_s: float, seconds: float, about: dict[str, Any]
+) -> dict[str, Any]:
+    """A bar of a row; `about` is what a click on it shows."""
     return {
         "ph": "X",
-        "name": _bar_title(bar),
-        "cat": bar.kind,
+        "name": title,
+        "cat": kind,
         "pid": 0,
         "tid": row,
-        "ts": bar.start_s * MICROSECONDS,
-        "dur": bar.seconds * MICROSECONDS,
-        "args": {"op": bar.name, "phase": bar.operation[1], **dict(bar.details)},
+        "ts": start_s * MICROSECONDS,
+        "dur": seconds * MICROSECONDS,
+        "args": about,
     }
 
 

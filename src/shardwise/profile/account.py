@@ -1,0 +1,211 @@
+"""The account of a step: the time of a device by category and by operation, which sums to the step.
+
+A step is one execution of the program that takes most of the time. Where an execution follows, the
+step lasts until that begins, so that the time of the host between them is part of it. An instant
+belongs to the work that the device does; if it does none, to the collectives that run, which are
+exposed then; else to a loop, a gap inside the program, or the host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from shardwise.errors import BadFile
+from shardwise.profile.categories import (
+    CATEGORIES,
+    COMMUNICATION,
+    COPY,
+    GAP,
+    HOST,
+    LOOP,
+    WORK,
+)
+from shardwise.profile.devices import Device, Event, Execution, devices_of
+from shardwise.profile.files import open_trace, trace_files
+from shardwise.profile.intervals import Span, covered, partition
+from shardwise.profile.result import CategoryTime, OperationTime, Profile
+
+NANOSECONDS = 1e9  # per second
+# Which of the categories that overlap has the time; a copy beside the operations comes after both.
+LEVELS = {**dict.fromkeys(WORK, 0), COMMUNICATION: 1, LOOP: 3, GAP: 4}
+BESIDE = 2
+
+
+Key = tuple[str, str, str]  # name, pass, category of an operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAccount:
+    """The seconds of the mean step on one device; `named_s` is in operations of the model."""
+
+    n_steps: int
+    step_s: float
+    longest_s: float
+    communication_s: float
+    named_s: float
+    parts: dict[Key, float]
+    counts: dict[Key, float]
+
+
+def read_devices(path: str) -> list[Device]:
+    """The devices of a trace, of all hosts.
+
+    Raises:
+        BadFile: there is no trace, or no device of it ran a program.
+    """
+    devices = [device for file in trace_files(path) for device in devices_of(open_trace(file))]
+    if not devices:
+        raise BadFile(
+            f'no device ran a program in the trace "{path}". Trace whole steps, and wait for their '
+            "results (jax.block_until_ready) before jax.profiler.stop_trace()."
+        )
+    return devices
+
+
+def profile_devices(path: str, devices: Sequence[Device]) -> Profile:
+    """The account of a step, the mean over devices.
+
+    Args:
+        path: of the trace.
+
+    Raises:
+        BadFile: no device has executed a program.
+    """
+    module = main_module(devices)
+    active = [device for device in devices if steps_of(device, module)]
+    if not active:
+        raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')
+    accounts = [account_device(device, steps_of(device, module)) for device in active]
+    parts: dict[Key, float] = defaultdict(float)
+    counts: dict[Key, float] = defaultdict(float)
+    for account in accounts:
+        for key, seconds in account.parts.items():
+            parts[key] += seconds / len(accounts)
+        for key, count in account.counts.items():
+            counts[key] += count / len(accounts)
+    step_s = sum(parts.values())
+    by_category = dict.fromkeys(CATEGORIES, 0.0)
+    for (_, _, category), seconds in parts.items():
+        by_category[category] += seconds
+    communication_s = _mean([account.communication_s for account in accounts])
+    idle_s = by_category[GAP] + by_category[HOST]
+    return Profile(
+        trace=path,
+        kind=active[0].kind,
+        devices=len(active),
+        module=module,
+        steps=min(account.n_steps for account in accounts),
+        step_s=step_s,
+        longest_step_s=max(account.longest_s for account in accounts),
+        compute_s=sum(by_category[category] for category in WORK),
+        communication_s=communication_s,
+        exposed_s=by_category[COMMUNICATION],
+        hidden_s=communication_s - by_category[COMMUNICATION],
+        idle_s=idle_s,
+        operations_share=1 - (idle_s + by_category[LOOP]) / step_s,
+        named_share=_mean([account.named_s for account in accounts]) / step_s,
+        has_programs=any(device.has_programs for device in active),
+        categories=tuple(
+            CategoryTime(category=category, seconds=seconds, share=seconds / step_s)
+            for category, seconds in by_category.items()
+        ),
+        operations=_operation_times(parts, counts, step_s),
+    )
+
+
+def main_module(devices: Sequence[Device]) -> str:
+    """The program whose executions take most of the time; empty without executions."""
+    seconds: Counter[str] = Counter()
+    for device in devices:
+        for execution in device.executions:
+            seconds[execution.module] += int(execution.end_ns - execution.start_ns)
+    return seconds.most_common(1)[0][0] if seconds else ""
+
+
+def steps_of(device: Device, module: str) -> list[tuple[float, float]]:
+    """Start and end of each step: each lasts until the next begins, so the last one is none.
+
+    An only execution is a step by itself.
+    """
+    runs = [execution for execution in device.executions if execution.module == module]
+    if len(runs) < 2:
+        return [(run.start_ns, run.end_ns) for run in runs if run.end_ns > run.start_ns]
+    starts = [run.start_ns for run in runs]
+    return list(pairwise(starts))
+
+
+def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> DeviceAccount:
+    """The account of the mean step on one device."""
+    start_ns = steps[0][0]
+    end_ns = steps[-1][1]
+    events = [event for event in device.events if start_ns <= event.start_ns < end_ns]
+    spans = [_gap_span(execution) for execution in device.executions]
+    spans += [_event_span(event) for event in events]
+    in_window = partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False))
+    per_step = NANOSECONDS * len(steps)
+    parts: dict[Key, float] = defaultdict(float)
+    for (key, _), duration in in_window.items():
+        parts[key] += duration / per_step
+    counts: Counter[Key] = Counter(_key(event) for event in events)
+    collectives = [
+        (event.start_ns, event.end_ns) for event in events if event.category == COMMUNICATION
+    ]
+    named = sum(duration for (_, is_named), duration in in_window.items() if is_named)
+    return DeviceAccount(
+        n_steps=len(steps),
+        step_s=(end_ns - start_ns) / per_step,
+        longest_s=max(last - first for first, last in steps) / NANOSECONDS,
+        communication_s=covered(collectives, start_ns, end_ns) / per_step,
+        named_s=named / per_step,
+        parts=dict(parts),
+        counts={key: count / len(steps) for key, count in counts.items()},
+    )
+
+
+def _gap_span(execution: Execution) -> Span[tuple[Key, bool]]:
+    key = ((GAP, "", GAP), False)
+    return Span(execution.start_ns, execution.end_ns, LEVELS[GAP], key)
+
+
+def _event_span(event: Event) -> Span[tuple[Key, bool]]:
+    level = LEVELS[event.category]
+    if event.asynchronous and event.category == COPY:
+        level = BESIDE
+    is_named = bool(event.operation[0]) and event.category != LOOP
+    return Span(event.start_ns, event.end_ns, level, (_key(event), is_named))
+
+
+def _key(event: Event) -> Key:
+    if event.category == LOOP:
+        return LOOP, "", LOOP
+    name, phase = event.operation
+    if not name:
+        return event.name, "", event.category
+    return name, phase, event.category
+
+
+def _operation_times(
+    parts: dict[Key, float], counts: dict[Key, float], step_s: float
+) -> tuple[OperationTime, ...]:
+    """The operations, those that take longest first, with the time that is no operation's."""
+    rows = []
+    for key in sorted(parts, key=lambda key: -parts[key]):
+        name, phase, category = key
+        rows.append(
+            OperationTime(
+                name=name,
+                phase=phase,
+                category=category,
+                count=counts.get(key, 0.0),
+                seconds=parts[key],
+                share=parts[key] / step_s,
+            )
+        )
+    return tuple(rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,95 @@
+"""What kind of work an operation is, by the opcodes that it computes, or by its name alone."""
+
+from __future__ import annotations
+
+import re
+
+from shardwise.check.hlo.scopes import scope
+from shardwise.profile.programs import ProgramOperation
+
+MATMUL = "matmul"
+ATTENTION = "attention"
+ELEMENTWISE = "elementwise"
+COPY = "copy"
+COMMUNICATION = "communication"
+LOOP = "loop"
+GAP = "gap"
+HOST = "host"
+
+WORK = (MATMUL, ATTENTION, ELEMENTWISE, COPY)  # of a device, which hides communication
+CATEGORIES = (*WORK, COMMUNICATION, LOOP, GAP, HOST)
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+CONTROL = frozenset({"while", "conditional", "call"})
+PRODUCTS = frozenset({"dot", "convolution"})
+# Opcodes that move data or name it, and compute nothing.
+MOVES = frozenset(
+    {
+        "copy", "copy-start", "copy-done", "transpose", "reshape", "bitcast",
+        "bitcast-convert", "slice", "dynamic-slice", "dynamic-update-slice",
+        "concatenate", "pad", "broadcast", "gather", "reverse", "convert", "parameter",
+        "constant", "tuple", "get-tuple-element", "fusion", "iota", "async-start",
+        "async-done", "async-update",
+    }
+)  # fmt: skip
+ATTENTION_SCOPES = ("attn.core", "attn.scores", "attn.values", "attn.prompts", "attn.caches")
+
+_SUFFIX = re.compile(r"[.\d]*$")
+_ATTENTION_KERNEL = re.compile(r"attention|flash|fmha|splash", re.I)
+_PRODUCT_KERNEL = re.compile(r"gemm|matmul|cublas|conv|(?<![a-z])dot(?![a-z])", re.I)
+_COLLECTIVE_NAME = re.compile("|".join([*COLLECTIVES, "nccl"]), re.I)
+_MOVE_NAME = re.compile(r"^(wrapped_)?(copy|transpose|memcpy|bitcast|slice|concatenate|pad)", re.I)
+
+
+def category(name: str, operation: ProgramOperation | None) -> str:
+    """The category of an operation.
+
+    Args:
+        name: its name in the trace: `fusion.3`, `all-reduce-start.1`, a GPU kernel.
+        operation: it in the compiled program; None if the trace does not hold the program.
+    """
+    if operation is None:
+        return _by_name(name)
+    if any(opcode.startswith(COLLECTIVES) for opcode in operation.opcodes):
+        return COMMUNICATION
+    if operation.opcode in CONTROL:
+        return LOOP
+    if is_attention(operation.op_name, operation.target):
+        return ATTENTION
+    if operation.opcodes & PRODUCTS or _PRODUCT_KERNEL.search(operation.target):
+        return MATMUL
+    if operation.opcodes <= MOVES:
+        return COPY
+    if operation.opcode == "custom-call":
+        return _by_name(operation.target)
+    return ELEMENTWISE
+
+
+def is_attention(op_name: str, target: str) -> bool:
+    """Whether an operation is part of softmax(QK)V, by its name scopes or its kernel."""
+    planned, _ = scope(op_name)
+    if any(part in ATTENTION_SCOPES for part in planned.split("+")):
+        return True
+    return bool(_ATTENTION_KERNEL.search(target)) or "flash_attention" in op_name
+
+
+def _by_name(name: str) -> str:
+    if _COLLECTIVE_NAME.search(name):
+        return COMMUNICATION
+    if _SUFFIX.sub("", name) in CONTROL:
+        return LOOP
+    if _ATTENTION_KERNEL.search(name):
+        return ATTENTION
+    if _PRODUCT_KERNEL.search(name):
+        return MATMUL
+    if _MOVE_NAME.search(name):
+        return COPY
+    return ELEMENTWISE

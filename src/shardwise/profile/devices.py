@@ -1,0 +1,208 @@
+"""What the devices of a trace did: operations and executions of programs, in time.
+
+A TPU or a GPU has a plane of its own. The devices of a CPU share one plane with the threads of the
+host, whose events carry the number of the device.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.profile.categories import category
+from shardwise.profile.files import TraceFile
+from shardwise.profile.names import model_operation
+from shardwise.profile.programs import Programs, programs
+
+ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):\d+$")
+CPU = "/host:CPU"
+END = "end: "  # of an operation on a CPU, by the number of its start
+UNUSED = ("Mutex", "Threadpool")  # events of a CPU, and most of them
+MODULES_LINE = "XLA Modules"
+OPS_LINE = "XLA Ops"
+ASYNC_LINE = "Async XLA Ops"
+STREAM_LINES = "Stream #"  # of a GPU, one a stream
+
+_HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One operation on a device.
+
+    Args:
+        name: of the operation in its compiled program, or of a kernel.
+        operation: the operation of the model, "" if its name scopes say none; and its pass.
+        module: name of the program; "" if the trace does not say.
+        run: number of the execution; None if the trace does not say.
+        line: the thread, stream or engine that ran it.
+        asynchronous: whether it ran beside the operations of the device's main line.
+        start_ns: on the clock of its host.
+    """
+
+    name: str
+    operation: tuple[str, str]
+    category: str
+    module: str
+    run: int | None
+    line: str
+    asynchronous: bool
+    start_ns: float
+    end_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One execution of a program on a device, from its first operation to its last."""
+
+    module: str
+    start_ns: float
+    end_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The events of one device, in order of their start, and its executions of programs.
+
+    Args:
+        has_programs: whether the trace holds the programs, with name scopes and opcodes.
+    """
+
+    name: str
+    kind: str
+    events: tuple[Event, ...]
+    executions: tuple[Execution, ...]
+    has_programs: bool
+
+
+def devices_of(trace: TraceFile) -> list[Device]:
+    """The devices of a trace that ran a program; those of the CPU if there are no others."""
+    compiled = programs(trace.content)
+    devices = []
+    host = None
+    for plane in trace.data.planes:
+        if ACCELERATOR.match(plane.name):
+            devices.append(_accelerator(plane, compiled))
+        elif plane.name == CPU:
+            host = plane
+    devices = [device for device in devices if device.events]
+    if not devices and host is not None:
+        devices = list(_cpu_devices(host, compiled))
+    return devices
+
+
+def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
+    by_device: dict[int, list[Event]] = defaultdict(list)
+    ends: dict[tuple[str, Any], float] = {}
+    started: list[tuple[str, Any, dict[str, Any]]] = []
+    for line in plane.lines:
+        for raw in line.events:
+            if raw.name.startswith(END):
+                stats = dict(raw.stats)
+                ends[raw.name.removeprefix(END), stats.get("_c")] = raw.start_ns
+            elif not raw.name.startswith(UNUSED):
+                stats = dict(raw.stats)
+                if "hlo_op" in stats:
+                    started.append((line.name, raw, stats))
+    for line_name, raw, stats in started:
+        event = _event(raw, stats, line_name, compiled)
+        # Matmuls go on in other threads after their own event has ended.
+        end_ns = ends.get((raw.name, stats.get("_p")), event.end_ns)
+        event = replace(event, end_ns=max(event.end_ns, end_ns))
+        by_device[int(stats.get("device_ordinal", 0))].append(event)
+    for number, events in sorted(by_device.items()):
+        yield _device(f"CPU {number}", "CPU", events, [], compiled)
+
+
+def _accelerator(plane: Any, compiled: Programs) -> Device:
+    lines = {line.name: list(line.events) for line in plane.lines}
+    executions = []
+    for raw in lines.get(MODULES_LINE, ()):
+        end_ns = raw.start_ns + raw.duration_ns
+        executions.append(Execution(module=raw.name, start_ns=raw.start_ns, end_ns=end_ns))
+    executions.sort(key=lambda execution: execution.start_ns)
+    names = [name for name in (OPS_LINE, ASYNC_LINE) if name in lines]
+    if OPS_LINE not in lines:
+        names = [name for name in lines if name.startswith(STREAM_LINES)]
+    events = []
+    for name in names:
+        for raw in lines[name]:
+            stats = dict(raw.stats)
+            stats.setdefault("hlo_module", _module_at(executions, raw.start_ns))
+            events.append(_event(raw, stats, name, compiled))
+    kind = plane.name.split(":")[1]
+    return _device(plane.name.removeprefix("/device:"), kind, events, executions, compiled)
+
+
+def _module_at(executions: list[Execution], start_ns: float) -> str:
+    """The program that was executing at a time, of executions in order; empty before the first."""
+    index = bisect_right(executions, start_ns, key=lambda execution: execution.start_ns)
+    return executions[index - 1].module if index else ""
+
+
+def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Event:
+    text = _HLO_TEXT.match(raw.name)  # on TPUs the whole instruction is the name of an event
+    kernel = text[1] if text else raw.name
+    name = str(stats.get("hlo_op") or kernel)
+    module = str(stats.get("hlo_module", ""))
+    found = compiled.find(module, name)
+    op_name = found.op_name if found else str(stats.get("tf_op", ""))
+    run = stats.get("run_id")
+    return Event(
+        name=name,
+        operation=model_operation(op_name),
+        category=category(kernel if found is None else name, found),
+        module=module,
+        run=None if run is None else int(run),
+        line=line,
+        asynchronous=line == ASYNC_LINE,
+        start_ns=raw.start_ns,
+        end_ns=raw.start_ns + raw.duration_ns,
+    )
+
+
+def _device(
+    name: str, kind: str, events: list[Event], executions: list[Execution], compiled: Programs
+) -> Device:
+    events.sort(key=lambda event: event.start_ns)
+    return Device(
+        name=name,
+        kind=kind,
+        events=tuple(events),
+        executions=tuple(executions or executions_of(events)),
+        has_programs=compiled.has(event.module for event in events),
+    )
+
+
+def executions_of(events: list[Event]) -> list[Execution]:
+    """The executions of programs, of the events of a device in order of their start.
+
+    An execution has its number where the trace says it. Elsewhere one begins with each occurrence
+    of the program's rarest operation, of those the first.
+    """
+    runs: dict[tuple[str, int], list[Event]] = defaultdict(list)
+    unnumbered: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.run is not None:
+            runs[event.module, event.run].append(event)
+        elif event.module:
+            unnumbered[event.module].append(event)
+    for module, module_events in unnumbered.items():
+        counts: dict[str, int] = {}
+        for event in module_events:
+            counts[event.name] = counts.get(event.name, 0) + 1
+        first = min(counts, key=lambda name: counts[name])
+        number = 0
+        for event in module_events:
+            number += event.name == first
+            runs[module, number].append(event)
+    executions = []
+    for (module, _), run_events in runs.items():
+        end_ns = max(event.end_ns for event in run_events)
+        start_ns = run_events[0].start_ns
+        executions.append(Execution(module=module, start_ns=start_ns, end_ns=end_ns))
+    return sorted(executions, key=lambda execution: execution.start_ns)

@@ -1,0 +1,184 @@
+"""`shardwise profile`: a trace that JAX records here, and traces in the form of TPUs and GPUs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.profiler import ProfileData, ProfileOptions
+
+from shardwise.profile.account import profile_devices, read_devices
+from shardwise.profile.result import Profile
+from tests.golden.terminal import run
+
+STEPS = 4  # recorded; the last has no following step
+
+
+@jax.jit
+def two_layers(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for weight in weights:
+        with jax.named_scope("mlp.up"):
+            x = jax.nn.gelu(x @ weight)
+    with jax.named_scope("pooling"):
+        return jnp.mean(x**2, axis=0)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trace")
+    weights = [jnp.ones((256, 256)) / 256] * 2
+    x = jnp.ones((512, 256))
+    two_layers(weights, x).block_until_ready()
+    options = ProfileOptions()
+    options.python_tracer_level = 0
+    with jax.profiler.trace(str(folder), profiler_options=options):
+        for _ in range(STEPS):
+            two_layers(weights, x).block_until_ready()
+    return folder
+
+
+def account(path: Path) -> Profile:
+    return profile_devices(str(path), read_devices(str(path)))
+
+
+def assert_sums(profile: Profile) -> None:
+    for parts in (profile.categories, profile.operations):
+        assert math.fsum(part.seconds for part in parts) == pytest.approx(profile.step_s)
+        assert math.fsum(part.share for part in parts) == pytest.approx(1)
+    together = profile.exposed_s + profile.hidden_s
+    assert together == pytest.approx(profile.communication_s)
+
+
+def test_a_trace_of_this_cpu(trace: Path) -> None:
+    profile = account(trace)
+    assert_sums(profile)
+    assert (profile.kind, profile.devices, profile.steps) == ("CPU", 1, STEPS - 1)
+    assert profile.module == "jit_two_layers"
+    assert profile.has_programs
+    by_name = {(part.name, part.category): part for part in profile.operations}
+    assert by_name["mlp.up", "matmul"].count >= 1  # both layers, where XLA makes one fusion
+    assert "pooling" in {part.name for part in profile.operations}
+    rounding = 1e-9
+    assert 0 < profile.named_share <= profile.operations_share + rounding <= 1 + 2 * rounding
+
+
+def test_the_screen_and_the_numbers(trace: Path, tmp_path: Path) -> None:
+    written = tmp_path / "trace.json.gz"
+    said = run("profile", str(trace), "--perfetto", str(written))
+    assert said.code == 0, said.err
+    first, *rest = said.out.splitlines()
+    assert first.startswith("step ")
+    assert ": matmuls " in first
+    assert max(map(len, [first, *rest])) <= 80
+    document = json.loads(run("profile", str(trace), "--json").out)
+    assert set(document) == set(Profile.__dataclass_fields__)
+    assert set(document["operations"][0]) == {
+        "name", "phase", "category", "count", "seconds", "share"
+    }  # fmt: skip
+    bars = json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
+    assert sum(bar["name"] == "mlp.up" for bar in bars) >= STEPS
+
+
+def test_the_newest_session_of_a_folder_is_read(trace: Path, tmp_path: Path) -> None:
+    (session,) = (trace / "plugins" / "profile").iterdir()
+    (file,) = session.glob("*.xplane.pb")
+    assert account(file).module == "jit_two_layers"
+    shutil.copytree(trace, tmp_path / "run")
+    older = tmp_path / "run" / "plugins" / "profile" / "2000"
+    older.mkdir()
+    (older / "host.xplane.pb").write_bytes(b"older")
+    os.utime(older, (0, 0))
+    assert account(tmp_path / "run").module == "jit_two_layers"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b"no trace \xff\xff", "is no trace of jax.profiler"),
+        (ProfileData.text_proto_to_serialized_xspace('planes { name: "/host:CPU" }'), "no device"),
+    ],
+)
+def test_a_file_without_a_step_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "host.xplane.pb").write_bytes(content)
+    said = run("profile", str(tmp_path / "host.xplane.pb"))
+    assert said.code == 2
+    assert words in " ".join(said.err.split())
+
+
+def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
+    said = run("profile", str(tmp_path))
+    assert said.code == 2
+    assert "it is empty" in " ".join(said.err.split())
+    said = run("profile", str(tmp_path / "none"))
+    assert said.code == 2
+    assert "there is no file or folder" in " ".join(said.err.split())
+
+
+def test_a_trace_that_was_cut_short_is_refused(trace: Path, tmp_path: Path) -> None:
+    (file,) = trace.rglob("*.xplane.pb")
+    cut = tmp_path / "cut.xplane.pb"
+    cut.write_bytes(file.read_bytes()[:-100])
+    assert run("profile", str(cut)).code == 2
+
+
+def xspace(plane: str, lines: dict[str, list[tuple[str, int, int]]]) -> bytes:
+    """A trace of one plane whose lines have events (name, start, duration) in microseconds."""
+    names = sorted({name for events in lines.values() for name, _, _ in events})
+    text = [f'planes {{ name: "{plane}"']
+    for number, (line, events) in enumerate(lines.items(), 1):
+        text.append(f'lines {{ id: {number} name: "{line}"')
+        for name, start, duration in events:
+            text.append(
+                f"events {{ metadata_id: {names.index(name) + 1} offset_ps: {start * 10**6} "
+                f'duration_ps: {duration * 10**6} stats {{ metadata_id: 1 str_value: "jit_step" }}'
+                f' stats {{ metadata_id: 2 str_value: "{name.split(" = ")[0].strip("%")}" }} }}'
+            )
+        text.append("}")
+    for number, name in enumerate(names, 1):
+        text.append(f'event_metadata {{ key: {number} value {{ id: {number} name: "{name}" }} }}')
+    for number, name in enumerate(("hlo_module", "hlo_op"), 1):
+        text.append(f'stat_metadata {{ key: {number} value {{ id: {number} name: "{name}" }} }}')
+    return bytes(ProfileData.text_proto_to_serialized_xspace("\n".join([*text, "}"])))
+
+
+def test_a_tpu_hides_a_gather_and_waits_for_the_rest(tmp_path: Path) -> None:
+    reduction = "%all-reduce.2 = f32[8] all-reduce(%dot.1)"
+    operations = [("%dot.1 = f32[8] dot(%a, %all-gather.4)", 0, 60), (reduction, 60, 10)]
+    lines = {
+        "XLA Modules": [("jit_step(7)", 0, 80), ("jit_step(7)", 100, 80)],
+        "XLA Ops": [*operations, *[(name, 100 + at, long) for name, at, long in operations]],
+        "Async XLA Ops": [("%all-gather-start.4 = f32[8] all-gather-start(%b)", 20, 30)],
+    }
+    file = tmp_path / "tpu.xplane.pb"
+    file.write_bytes(xspace("/device:TPU:0", lines))
+    profile = account(file)
+    assert_sums(profile)
+    seconds = {part.category: part.seconds for part in profile.categories if part.seconds}
+    assert seconds == pytest.approx(
+        {"matmul": 60e-6, "communication": 10e-6, "gap": 10e-6, "host": 20e-6}
+    )
+    assert (profile.kind, profile.steps, profile.has_programs) == ("TPU", 1, False)
+    assert profile.hidden_s == pytest.approx(30e-6)
+    assert "names of the compiler" in " ".join(run("profile", str(file)).out.split())
+
+
+def test_a_gpu_has_a_stream_for_communication(tmp_path: Path) -> None:
+    lines = {
+        "Stream #13(Compute)": [("gemm_128", 0, 40), ("gemm_128", 100, 40)],
+        "Stream #14(Collective)": [("ncclDevKernel_AllGather", 30, 30)],
+    }
+    file = tmp_path / "gpu.xplane.pb"
+    file.write_bytes(xspace("/device:GPU:0", lines))
+    devices = read_devices(str(file))
+    assert {event.category for event in devices[0].events} == {"matmul", "communication"}
+    profile = account(file)
+    assert_sums(profile)
+    assert profile.kind == "GPU"
