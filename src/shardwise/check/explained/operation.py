@@ -138,7 +138,7 @@ def explain(program: Program, computation: Computation, instruction: Instruction
     """Explain an instruction of one of the program's computations."""
     module = program.module
     inside = list(instructions_inside(module, computation, instruction))
-    collectives = _collectives_of(program, instruction)
+    collectives = _collectives_of(program, instruction, inside)
     cost, _ = instruction_cost(module, computation, instruction, attention_cost)
     n_trips = None
     if instruction.opcode == "while":
@@ -254,10 +254,20 @@ def _kernel(inside: list[tuple[Computation, Instruction]]) -> str:
     return ""
 
 
-def _collectives_of(program: Program, instruction: Instruction) -> list[Collective]:
-    """The collectives that an instruction is, starts or waits for."""
+def _collectives_of(
+    program: Program,
+    instruction: Instruction,
+    inside: list[tuple[Computation, Instruction]],
+) -> list[Collective]:
+    """The collectives that an instruction is, starts, waits for, or runs alongside its own work."""
     name = instruction.name
-    return [c for c in program.collectives if name in (c.instruction, c.done, c.op.name)]
+    chains = {nested.attribute("chain_id") for _, nested in inside} - {""}
+    collectives = []
+    for collective in program.collectives:
+        is_named = name in (collective.instruction, collective.done, collective.op.name)
+        if is_named or collective.op.attribute("chain_id") in chains:
+            collectives.append(collective)
+    return collectives
 
 
 def _explained(collective: Collective, program: Program) -> ExplainedCollective:

@@ -11,7 +11,7 @@ from shardwise.report.style import Block, printable, quiet, strong, table
 from shardwise.report.words import counted, percent
 
 MAX_NAMES = 12  # of the operations that begin with a prefix
-SCOPE_WIDTH = 30  # characters at the end of a path of scopes
+SCOPE_WIDTH = 24  # characters of the last scope of a path
 
 
 def blocks(operations: OperationList) -> Iterator[Block]:
@@ -75,10 +75,10 @@ def _flops(value: float) -> str:
 
 
 def _what(row: OperationRow) -> str:
-    """The planned operation of a row, else the end of its scopes, with its collectives."""
+    """The planned operation of a row, else its last scope, with its collectives."""
     words = [collective_name(kind) for kind in row.kinds]
     if row.operation:
         words.append(f"{row.operation} {row.phase}")
-    elif row.op_name:
-        words.append(printable(row.op_name[-SCOPE_WIDTH:]))
+    elif row.op_name and not row.kinds:
+        words.append(printable(row.op_name.rpartition("/")[2][:SCOPE_WIDTH]))
     return " ".join(words) or row.opcode

@@ -36,8 +36,9 @@ def blocks(explained: Explanation) -> Iterator[Block]:
     """What the operation is; then its arrays, its work, and its part of the model."""
     yield strong(printable(_headline(explained)))
     rows = [*array_rows("result", explained.results, named=False)]
-    rows += array_rows("reads", explained.operands, named=True)
-    rows += layout_rows((*explained.results, *explained.operands))
+    operands = explained.operands if explained.opcode != "while" else ()  # those of the result
+    rows += array_rows("reads", operands, named=True)
+    rows += layout_rows((*explained.results, *operands))
     rows += _computed(explained)
     for collective in explained.collectives:
         rows += _collective(collective)
