@@ -186,7 +186,8 @@ BAD = [
     (["."], "Is a directory"),
     (["notes.txt"], "notes.txt is no HLO text: no line starts with HloModule"),
     (["stable.txt"], "lowered.compile().as_text()"),
-    (["torn.txt"], "torn.txt: unbalanced brackets"),
+    (["torn.txt"], "torn.txt: the text of the compiled program has no ENTRY"),
+    (["wrong.txt"], "wrong.txt: unbalanced brackets"),
     (["torn.gz"], "torn.gz: "),
     ([FFW, "fusoin.1"], '"fusion.1"'),
     ([FFW, "--mesh", "data=4"], "--mesh data=4 is 4 devices"),
@@ -203,6 +204,7 @@ def test_bad_input(
     Path("notes.txt").write_text("Nothing of XLA's.\n")
     Path("stable.txt").write_text("module @jit_f attributes {} {\n}\n")
     Path("torn.txt").write_text(Path(FFW).read_text()[:1900])
+    Path("wrong.txt").write_text(Path(FFW).read_text().replace("fusion(%x.1, %w.1)", "fusion((("))
     Path("torn.gz").write_bytes(gzip.compress(b"HloModule x" * 99)[:-9])
     said = run("hlo", *args)
     assert said.code == 2

@@ -298,6 +298,8 @@ def _part(
     sources = program.module.sources.lines_of(attributes)
     operation, phase = scope(op_name)
     kinds = {collective.kind for collective in collectives}
+    if not kinds or any(product_flops(container, nested) for container, nested in inside):
+        kinds.add("")
     return ModelPart(
         operation=operation,
         phase=phase,
@@ -324,7 +326,7 @@ def naming(
 
 
 def _expressions(program: Program, operation: str, phase: str, kinds: set[str]) -> tuple[str, ...]:
-    """The planned einsums of an operation, or its collectives of these kinds.
+    """The planned collectives of an operation of these kinds; of the kind "" its einsums.
 
     Gradients are operations of their own: `mlp.up.d_x` and `mlp.up.d_w_up`.
     """
@@ -334,6 +336,6 @@ def _expressions(program: Program, operation: str, phase: str, kinds: set[str]) 
         for op in program.operations:
             is_part = op.name == name or op.name.startswith(f"{name}.")
             is_phase = op.phase in (wanted, *STEPS)
-            if is_part and is_phase and (op.collective or "") in (kinds or {""}):
+            if is_part and is_phase and (op.collective or "") in kinds:
                 expressions[op.expression] = None
     return tuple(expressions)
