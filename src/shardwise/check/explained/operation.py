@@ -99,7 +99,8 @@ class Explanation:
         computation: the computation that contains it.
         n_runs: how often it runs in one run of the program.
         results, operands: its arrays.
-        root: opcode of the instruction whose result a fusion returns, unless it is a product.
+        root: opcode of the instruction whose result a fusion returns, unless it is a
+            product or a tuple.
         products, collectives: those in it.
         others: opcode -> number of the other instructions that it fuses.
         kernel: target of a custom call; "" if there is none.
@@ -201,7 +202,7 @@ def _is_missing(module: Module, name: str) -> bool:
 
 
 def _root(module: Module, instruction: Instruction) -> str:
-    """The opcode of a fusion's result, behind bitcasts and nested fusions; "" for a product."""
+    """The opcode of a fusion's result, behind bitcasts and nested fusions; "" for a product or a tuple."""
     if instruction.opcode != "fusion" or _is_missing(module, instruction.callees[0]):
         return ""
     callee = module.callee(instruction)
@@ -210,7 +211,7 @@ def _root(module: Module, instruction: Instruction) -> str:
         root = callee.operand(root)
     if product_flops(callee, root):
         return ""
-    return _root(module, root) or root.opcode
+    return _root(module, root) or root.opcode.replace("tuple", "")
 
 
 def _products(
@@ -300,10 +301,11 @@ def _part(
     kinds = {collective.kind for collective in collectives}
     if not kinds or any(product_flops(container, nested) for container, nested in inside):
         kinds.add("")
+    axes = {axis for collective in collectives for axis in collective.axes}
     return ModelPart(
         operation=operation,
         phase=phase,
-        expressions=_expressions(program, operation, phase, kinds),
+        expressions=_expressions(program, operation, phase, kinds, axes),
         einsum=einsum_text(op_name),
         op_name=op_name,
         source=str(sources[0]) if sources else "",
@@ -325,17 +327,19 @@ def naming(
     return "", ""
 
 
-def _expressions(program: Program, operation: str, phase: str, kinds: set[str]) -> tuple[str, ...]:
-    """The planned collectives of an operation of these kinds; of the kind "" its einsums.
+def _expressions(
+    program: Program, operation: str, phase: str, kinds: set[str], axes: set[str]
+) -> tuple[str, ...]:
+    """The planned collectives of an operation of these kinds and axes; of the kind "" its einsums.
 
     Gradients are operations of their own: `mlp.up.d_x` and `mlp.up.d_w_up`.
     """
-    wanted = {"remat": "forward"}.get(phase, phase)
+    phases = ({"remat": "forward"}.get(phase, phase), *STEPS)
     expressions: dict[str, None] = {}
     for name in filter(None, operation.split("+")):
         for op in program.operations:
             is_part = op.name == name or op.name.startswith(f"{name}.")
-            is_phase = op.phase in (wanted, *STEPS)
-            if is_part and is_phase and (op.collective or "") in kinds:
+            is_kind = (op.collective or "") in kinds
+            if is_part and is_kind and op.phase in phases and set(op.axes) <= axes:
                 expressions[op.expression] = None
     return tuple(expressions)

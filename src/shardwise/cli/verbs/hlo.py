@@ -9,7 +9,7 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, load_plan, parse_mesh
 from shardwise.cli.machines import parse_chip
-from shardwise.cli.options import argument, strategy
+from shardwise.cli.options import argument
 from shardwise.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run(
         str,
         argument("[OPERATION]", "a name or its beginning: fusion.3; prefill/fusion.3 of a plan"),
     ] = "",
-    mesh: Annotated[str, strategy("--mesh AXIS=N,...", "the mesh of a file: data=4,tensor=2")] = "",
+    mesh: options.MeshAxes = "",
     on: options.TargetHardware = "",
     json: options.Json = False,
 ) -> Answer:
