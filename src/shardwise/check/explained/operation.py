@@ -202,7 +202,7 @@ def _is_missing(module: Module, name: str) -> bool:
 
 
 def _root(module: Module, instruction: Instruction) -> str:
-    """The opcode of a fusion's result, behind bitcasts and nested fusions; "" for a product or a tuple."""
+    """The opcode of a fusion's result, behind bitcasts; "" for a product or a tuple."""
     if instruction.opcode != "fusion" or _is_missing(module, instruction.callees[0]):
         return ""
     callee = module.callee(instruction)
