@@ -188,6 +188,8 @@ BAD = [
     (["stable.txt"], "lowered.compile().as_text()"),
     (["torn.txt"], "torn.txt: the text of the compiled program has no ENTRY"),
     (["wrong.txt"], "wrong.txt: unbalanced brackets"),
+    (["cut.txt"], "cut.txt: %fusion.2 names %down, which the text does not have"),
+    (["odd.txt"], "odd.txt is malformed HLO"),
     (["torn.gz"], "torn.gz: "),
     ([FFW, "fusoin.1"], '"fusion.1"'),
     ([FFW, "--mesh", "data=4"], "--mesh data=4 is 4 devices"),
@@ -205,6 +207,8 @@ def test_bad_input(
     Path("stable.txt").write_text("module @jit_f attributes {} {\n}\n")
     Path("torn.txt").write_text(Path(FFW).read_text()[:1900])
     Path("wrong.txt").write_text(Path(FFW).read_text().replace("fusion(%x.1, %w.1)", "fusion((("))
+    Path("cut.txt").write_text(Path(FFW).read_text().replace("%down (h", "%other (h"))
+    Path("odd.txt").write_text(Path(FFW).read_text().replace("dot(%a, %b)", "dot()"))
     Path("torn.gz").write_bytes(gzip.compress(b"HloModule x" * 99)[:-9])
     said = run("hlo", *args)
     assert said.code == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import zlib
@@ -13,7 +14,7 @@ from shardwise.check.hlo.groups import replica_groups, source_target_pairs
 from shardwise.check.hlo.shape import Shape, parse_shapes
 from shardwise.check.hlo.source import parse_sources
 from shardwise.check.hlo.text import Computation, Instruction, Module, parse, parse_instruction
-from shardwise.errors import BadFile, BadInput, ShardwiseError
+from shardwise.errors import BadFile, BadInput, ShardwiseError, UnknownName
 
 _GZIP = b"\x1f\x8b"
 _INSTRUCTION_LINE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?[a-z][a-z0-9]*\[")
@@ -50,22 +51,56 @@ def parse_text(text: str, name: str) -> Module:
     Raises:
         BadInput: it is neither.
     """
-    try:
+    with malformed(name):
         if re.search(r"^HloModule ", text, re.M):
-            return parse(text)
+            module = parse(text)
+            _refuse_missing(module)
+            return module
         lines = [line for line in text.splitlines() if line.strip()]
         if lines and all(map(_INSTRUCTION_LINE.match, lines)):
             return _module_of_lines(lines)
-    except ShardwiseError as error:
-        raise BadInput(*(f"{name}: {problem}" for problem in error.problems)) from None
-    except (ValueError, IndexError, KeyError) as error:
-        raise BadInput(f"{name} cannot be parsed as HLO ({error}). {_WANTED}") from None
     if re.search(r"^module @", text, re.M):
         raise BadInput(
             f"{name} is StableHLO, which is not compiled yet: write lowered.compile().as_text() "
             "in place of lowered.as_text()."
         )
     raise BadInput(f"{name} is no HLO text: no line starts with HloModule. {_WANTED}")
+
+
+@contextlib.contextmanager
+def malformed(name: str) -> Iterator[None]:
+    """Say of what goes wrong inside that the text `name`, of unknown origin, is malformed.
+
+    Raises:
+        BadInput: something did.
+    """
+    try:
+        yield
+    except UnknownName:
+        raise
+    except ShardwiseError as error:
+        raise BadInput(*(f"{name}: {problem}" for problem in error.problems)) from None
+    except (ValueError, IndexError, KeyError, ArithmeticError) as error:
+        raise BadInput(f"{name} is malformed HLO ({error}). {_WANTED}") from None
+
+
+def _refuse_missing(module: Module) -> None:
+    """Refuse a program that is cut off, or lacks lines.
+
+    Raises:
+        BadInput: it names an instruction or a computation that it does not have.
+    """
+    for computation in module.computations.values():
+        for instruction in computation.instructions.values():
+            missing = [
+                name for name in instruction.operands if name not in computation.instructions
+            ]
+            missing += [name for name in instruction.callees if name not in module.computations]
+            if missing:
+                raise BadInput(
+                    f"%{instruction.name} names %{missing[0]}, which the text does not have. Give "
+                    "the whole text, or single lines without the line HloModule."
+                )
 
 
 def _module_of_lines(lines: list[str]) -> Module:

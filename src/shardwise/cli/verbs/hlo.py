@@ -48,14 +48,15 @@ def run(
         plan = inputs.read(load_plan, subject)
         inputs.done()
         step, word = _step(plan, operation)
-        program = _of_plan(plan, step, quiet=json)
+        answer = find(_of_plan(plan, step, quiet=json), word)
     else:
         from shardwise.check.explained.program import read_program
+        from shardwise.check.explained.text import malformed
 
         program = inputs.read(read_program, subject, mesh_axes, chip)
         inputs.done()
-        word = operation
-    answer = find(program, word)
+        with malformed(subject):
+            answer = find(program, operation)
     if isinstance(answer, Explanation):
         blocks = report.blocks(answer)
     else:
