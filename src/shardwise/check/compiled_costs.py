@@ -17,7 +17,7 @@ from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.timeline.build import TimedProgram, time_program
 from shardwise.check.timeline.durations import MODES
 from shardwise.check.timeline.kernels import attention_cost
-from shardwise.check.timeline.places import compiler_places
+from shardwise.check.timeline.places import DevicePlaces, compiler_places
 from shardwise.check.timeline.result import Timeline
 from shardwise.check.timeline.trace import write_trace
 from shardwise.check.verdict import CompiledNumbers, CompiledSeconds, PeakArray
@@ -106,12 +106,7 @@ def analyze_program(
     target = compiled.target
     timings = {}
     if target.platform != "cpu":
-        places = compiler_places(
-            system,
-            [place.coords for place in compiled.places],
-            [place.core for place in compiled.places],
-            [place.slice_index for place in compiled.places],
-        )
+        places = device_places(compiled, system)
         modes = MODES if target.clock_hz else ("roofline",)
         for mode in modes:
             timings[mode] = time_program(
@@ -134,6 +129,16 @@ def analyze_program(
         collectives=collectives(module, compiled.mesh, run_counts),
         peak=peak,
         flops_per_s=chip_flops_per_s and chip_flops_per_s / target.devices_per_chip,
+    )
+
+
+def device_places(compiled: Compiled, system: System) -> DevicePlaces:
+    """Places of a program's devices on the machine for which its own compiler has compiled it."""
+    return compiler_places(
+        system,
+        [place.coords for place in compiled.places],
+        [place.core for place in compiled.places],
+        [place.slice_index for place in compiled.places],
     )
 
 

@@ -79,19 +79,11 @@ def check_serving(
         MissingExtra: no compiler is installed.
     """
     require_joined_bytes(plan.operations)
-    deployment = rebuild(plan)[1]
-    prefill_server = deployment.prefill_server or deployment.server
-    systems = {"decode": deployment.server.system, "prefill": prefill_server.system}
+    systems = step_systems(plan)
     refuse_trace(trace, choose_target(systems["decode"]))
     verdicts: dict[str, Verdict] = {}
     for step in STEPS:
-        job = Job(
-            target=choose_target(systems[step]),
-            builder=STEP_BUILDER.format(step),
-            arguments={"plan": encode(plan).decode()},
-            cache_path=options.cache_path,
-            self_contained=True,
-        )
+        job = step_job(plan, step, systems[step], options)
         result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
         program = _analyze(result, systems[step])
         if trace is not None and step == "decode" and program is not None:
@@ -104,6 +96,24 @@ def check_serving(
         hardware=plan.hardware.name,
         decode=verdicts["decode"],
         prefill=verdicts["prefill"],
+    )
+
+
+def step_systems(plan: ServingPlan) -> dict[str, System]:
+    """The machine of each step: `decode` and `prefill`."""
+    deployment = rebuild(plan)[1]
+    prefill_server = deployment.prefill_server or deployment.server
+    return {"decode": deployment.server.system, "prefill": prefill_server.system}
+
+
+def step_job(plan: ServingPlan, step: str, system: System, options: CompileOptions) -> Job:
+    """The compile of one step of a plan for its machine."""
+    return Job(
+        target=choose_target(system),
+        builder=STEP_BUILDER.format(step),
+        arguments={"plan": encode(plan).decode()},
+        cache_path=options.cache_path,
+        self_contained=True,
     )
 
 

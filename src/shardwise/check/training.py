@@ -115,11 +115,23 @@ def compile_step(plan: Plan, options: CompileOptions) -> CompiledStep:
     """
     require_joined_bytes(plan.operations)
     case = rebuild(plan)
+    job = step_job(plan, case, options)
+    target = job.target
+    result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
+    if isinstance(result, OutOfMemory):
+        return _compiled_step(plan, case, target, result.program, result)
+    if isinstance(result, Compiled):
+        return _compiled_step(plan, case, target, result, None)
+    raise compile_error(result)
+
+
+def step_job(plan: Plan, case: Case, options: CompileOptions) -> Job:
+    """The compile of a plan's training step for its machine."""
     target = choose_target(case.system)
     xla_options = {}
     if target.platform == case.system.chip.kind:
         xla_options = {flag.name: flag.value for flag in plan.xla_flags}
-    job = Job(
+    return Job(
         target=target,
         builder=TRAIN_STEP,
         arguments={"plan": encode(plan).decode(), "collectives": options.collectives},
@@ -128,12 +140,6 @@ def compile_step(plan: Plan, options: CompileOptions) -> CompiledStep:
         cache_path=options.cache_path,
         self_contained=True,
     )
-    result = compile_job(job, limits=options.limits, on_stage=options.on_stage)
-    if isinstance(result, OutOfMemory):
-        return _compiled_step(plan, case, target, result.program, result)
-    if isinstance(result, Compiled):
-        return _compiled_step(plan, case, target, result, None)
-    raise compile_error(result)
 
 
 def _compiled_step(
@@ -156,7 +162,7 @@ def _compiled_step(
             fits=False,
             failure=failure,
         )
-    program = analyze_program(compiled, case.system, argument_category, _branch_runs(case))
+    program = analyze_program(compiled, case.system, argument_category, branch_runs(case))
     arrays = peak_arrays(program, ArrayNames(case).describe)
     devices_per_chip = target.devices_per_chip
     collectives: tuple[CheckedCollective, ...] = ()
@@ -179,7 +185,7 @@ def _compiled_step(
     )
 
 
-def _branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
+def branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
     """Run counts of the branches of the conditionals in a pipeline's program; {} without one."""
     layout = case.layout
     if not layout.is_pipelined:

@@ -25,6 +25,7 @@ VERBS = {
     "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
     "sweep": "the best plan for every combination of options, as a table",
     "check": "XLA's own compiler on a plan: memory, FLOPs, collectives, time; no TPU is needed",
+    "hlo": "an operation of a compiled program explained: layout, mesh axes, einsum, time",
     "train": "a plan run in JAX on the devices that are there, planned beside measured step time",
     "serve": "a model over HTTP by the OpenAI API, under a plan, with a chat page",
     "generate": "one prompt continued by a model on the devices that are there",

@@ -124,6 +124,7 @@ AcceptedShare = Annotated[
 WholeStrategy = Annotated[
     str, strategy("--mesh ROLE=N,...", "evaluate this strategy: tensor=8,fsdp=32")
 ]
+MeshAxes = Annotated[str, strategy("--mesh AXIS=N,...", "the mesh axes: X=4,Y=4")]
 FixedSettings = Annotated[
     str, strategy("--fix NAME=VALUE,...", "search with these fixed: tensor=8,pipe=4")
 ]

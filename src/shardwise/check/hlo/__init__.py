@@ -4,6 +4,7 @@
     shape         parse array shapes, with their tiles and memory spaces
     loops         how often each computation runs
     groups        which devices a collective joins, and over which mesh axes it runs
+    device_grid   the grid of devices that groups suggest when no mesh is known
     forms         where each collective starts and ends: sync, async, fused, offloaded
     reductions    which all-reduces are reduce-scatters in effect
     collectives   every collective once, with its axes, bytes and run count

@@ -104,7 +104,7 @@ def program_costs(
             continue
         for instruction in computation.instructions.values():
             if instruction.opcode not in _CALLERS:
-                cost, unknown = _cost(module, computation, instruction, kernel_cost)
+                cost, unknown = instruction_cost(module, computation, instruction, kernel_cost)
                 ops.append(
                     ScheduledOp(
                         computation=name,
@@ -117,7 +117,7 @@ def program_costs(
     return ops
 
 
-def _cost(
+def instruction_cost(
     module: Module,
     computation: Computation,
     instruction: Instruction,

@@ -147,10 +147,14 @@ def _mesh_groups(
 
 
 def iota_devices(n_devices: int, shape: str | None, permutation: str | None) -> DeviceIds:
-    """Devices in the order of a transposed iota `[2,4]T(1,0)`; 0, 1, 2, ... by default."""
+    """Devices in the order of a transposed iota `[2,4]T(1,0)`.
+
+    Without its shape, they are 0, 1, 2, ... up to `n_devices`.
+    """
     devices = np.arange(n_devices)
     if shape:
-        devices = devices.reshape(_integers(shape))
+        sizes = _integers(shape)
+        devices = np.arange(math.prod(sizes)).reshape(sizes)
     if permutation:
         devices = devices.transpose(_integers(permutation))
     return devices

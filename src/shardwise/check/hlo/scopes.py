@@ -17,6 +17,7 @@ BLOCKS = ("attn", "mlp", "moe", "mamba")
 NAMES = ("embed", "unembed", "loss", "optimizer", "final_norm")
 
 _OPERATION = re.compile(rf"(?:{'|'.join(BLOCKS)})\.\w+|{'|'.join(NAMES)}")
+_EINSUM = re.compile(r"[A-Za-z.]*(?:,[A-Za-z.]*)+->[A-Za-z.]*")
 _COMBINED = re.compile(r"\(([^()]*:[^()]*)\)")
 
 
@@ -34,6 +35,12 @@ def scope(op_name: str) -> tuple[str, str]:
     names = dict.fromkeys(_innermost(part) or _innermost(outer) for part in parts)
     all_remat = all("rematted_computation" in outer + part for part in parts)
     return "+".join(filter(None, names)), _phase(op_name if all_remat else outer)
+
+
+def einsum_text(op_name: str) -> str:
+    """The innermost `jnp.einsum` of a path, which JAX keeps as a scope: `BD,DF->BF`; else ""."""
+    texts = _EINSUM.findall(op_name)
+    return texts[-1] if texts else ""
 
 
 def _innermost(path: str) -> str:

@@ -24,7 +24,9 @@ BITS = {
 }
 # Memory spaces as TPU programs number them: S(1), S(5).
 HBM = 0
+VMEM = 1
 HOST = 5
+SMEM = 6
 
 _SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^{}]*)\})?")
 _TILES = re.compile(r"T((?:\([\d,*]+\))+)")
@@ -54,6 +56,33 @@ class Shape:
     def elements(self) -> int:
         """Number of elements."""
         return math.prod(self.dims)
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Dims in the order of memory, the one with adjacent elements first; () if unknown."""
+        order = self.layout.partition(":")[0]
+        return tuple(map(int, order.split(","))) if order else ()
+
+    @property
+    def tiles(self) -> tuple[tuple[str, ...], ...]:
+        """Sizes of nested tiles: `T(8,128)(2,1)` -> (("8", "128"), ("2", "1")); () without."""
+        return tuple(_tiles(self.layout))
+
+    @property
+    def tiled_dims(self) -> tuple[int, ...]:
+        """Dims from major to minor, rounded up to whole outermost tiles; () without tiles.
+
+        A tile with `*`, which combines dims, gives (), too.
+        """
+        if not self.tiles or "*" in self.tiles[0]:
+            return ()
+        tile = tuple(map(int, self.tiles[0]))
+        order = self.minor_to_major[::-1] or tuple(range(len(self.dims)))
+        physical = [self.dims[dim] for dim in order]
+        physical = [1] * (len(tile) - len(physical)) + physical
+        outer = physical[: len(physical) - len(tile)]
+        pairs = zip(physical[len(outer) :], tile, strict=True)
+        return (*outer, *(-(-dim // size) * size for dim, size in pairs))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
@@ -105,10 +134,17 @@ def _padded_elements(dims: tuple[int, ...], layout: str) -> int:
     physical = list(dims)
     if order:
         physical = [dims[int(i)] for i in reversed(order.split(","))]
-    tiles = _TILES.search(tiling)
-    for tile in re.findall(r"\(([\d,*]+)\)", tiles[1]) if tiles else ():
-        physical = _tiled(physical, tile.split(","))
+    for tile in _tiles(tiling):
+        physical = _tiled(physical, list(tile))
     return math.prod(physical)
+
+
+def _tiles(layout: str) -> list[tuple[str, ...]]:
+    """The sizes of the nested tiles of a layout, outermost first."""
+    tiles = _TILES.search(layout)
+    if tiles is None:
+        return []
+    return [tuple(tile.split(",")) for tile in re.findall(r"\(([\d,*]+)\)", tiles[1])]
 
 
 def _tiled(dims: list[int], tile: list[str]) -> list[int]:

@@ -9,6 +9,7 @@ parsed by matching brackets.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ _CALLEES = re.compile(
 )
 _CONFIG = re.compile(r",? ?backend_config=")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
+_DEVICES = re.compile(r"\b(?:num_partitions|replica_count)=(\d+)")
 _OPENING = "([{"
 _CLOSING = ")]}"
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[()\[\]{}"]', re.S)  # or a quotation
@@ -179,7 +180,7 @@ def parse(text: str) -> Module:
         instructions = {}
         root = ""
         for line in lines:
-            instruction = _parse_instruction(line)
+            instruction = parse_instruction(line)
             instructions[instruction.name] = instruction
             if instruction.is_root:
                 root = root or instruction.name
@@ -191,13 +192,12 @@ def parse(text: str) -> Module:
             entry = name
     if not entry:
         raise BadInput("the text of the compiled program has no ENTRY computation.")
-    partitions = _PARTITIONS.search(header)
     return Module(
         name=header.split()[1].rstrip(","),
         entry=entry,
         computations=computations,
         aliases=tuple(_parse_aliases(header)),
-        n_partitions=int(partitions[1]) if partitions else 1,
+        n_partitions=math.prod(map(int, _DEVICES.findall(header))),
         tiled=":T(" in text,
         sources=parse_sources(text),
     )
@@ -232,7 +232,12 @@ def _computation_blocks(text: str) -> Iterator[tuple[str, bool, list[str], str]]
             lines = []
 
 
-def _parse_instruction(line: str) -> Instruction:
+def parse_instruction(line: str) -> Instruction:
+    """Parse the text of one instruction, which starts with a blank.
+
+    Raises:
+        BadInput: it is none.
+    """
     head = _INSTRUCTION.match(line)
     if head is None:
         raise BadInput(f"this line of the compiled program cannot be parsed: {line[:200]}")

@@ -8,7 +8,7 @@ import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_mesh, parse_word
-from shardwise.cli.options import argument, strategy, workload
+from shardwise.cli.options import argument, workload
 from shardwise.ops.notation import parse_einsum
 from shardwise.report import shard as report
 from shardwise.units import BYTES_PER_ELEMENT, parse_sizes
@@ -19,7 +19,7 @@ def run(
     sizes: Annotated[list[str] | None, argument("DIM=SIZE...", "B=1024 D=8Ki")] = None,
     dtype: Annotated[str, workload("--dtype DTYPE", "dtype of the arrays")] = "bf16",
     grad: Annotated[bool, workload("--grad", "also the two gradients")] = False,
-    mesh: Annotated[str, strategy("--mesh AXIS=N,...", "the mesh axes: X=4,Y=4")] = "",
+    mesh: options.MeshAxes = "",
     on: options.TargetHardware = "",
     json: options.Json = False,
 ) -> Answer:

@@ -1,0 +1,1 @@
+"""An operation of a compiled program in words, and lists of the largest operations."""
