@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from shardwise.cache_folder import cache_folder, shrink
 
@@ -10,8 +14,9 @@ LEAST_SECONDS = 0.1  # of compilation, for a program to be kept
 ENTRIES = "*-cache"  # names of the entries of JAX's cache
 
 
-def keep_programs() -> None:
-    """Have JAX keep compiled programs on disk, and read those of earlier runs.
+@contextmanager
+def kept_programs() -> Iterator[None]:
+    """Context in which JAX keeps compiled programs on disk, and reads those of earlier runs.
 
     JAX finds a program by its code, its options, the version of the compiler and the kind of the
     devices. Nothing changes where the user has set up JAX's cache, or the folder cannot be written;
@@ -19,16 +24,35 @@ def keep_programs() -> None:
     """
     import jax
 
+    folder = _folder()
+    if folder is None:
+        yield
+        return
+    shrink(folder, ENTRIES)
+    config: Any = jax.config
+    least_seconds = config.jax_persistent_cache_min_compile_time_secs
+    config.update("jax_compilation_cache_dir", str(folder))
+    config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+    try:
+        yield
+    finally:
+        from jax.experimental.compilation_cache import compilation_cache
+
+        config.update("jax_compilation_cache_dir", None)
+        config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
+        compilation_cache.reset_cache()  # programs for devices that are not here cannot be read
+
+
+def _folder() -> Path | None:
+    """The folder of programs; None if they are not kept."""
+    import jax
+
     is_several_cpus = jax.default_backend() == "cpu" and jax.device_count() > 1
     if getattr(jax.config, "jax_compilation_cache_dir", None) or is_several_cpus:
-        return
+        return None
     folder = cache_folder() / "programs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return
-    shrink(folder, ENTRIES)
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+        return None
+    return folder if os.access(folder, os.W_OK | os.X_OK) else None

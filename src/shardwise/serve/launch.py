@@ -11,7 +11,7 @@ from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.runtime.compile_cache import keep_programs
+from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import require_jax
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
@@ -56,7 +56,7 @@ def launched(
     with leading() as leader, ExitStack() as running:
         context = _context(model, options, plan)
         prefill_states, states = engine_states(model, options, plan, context)
-        keep_programs()
+        running.enter_context(kept_programs())
         _require_equal(model, options, plan)
 
         def start(kind: type[E], state: EngineState, options: EngineOptions = options) -> E:
@@ -102,10 +102,10 @@ def follow(
     with following() as follower:
         context = _context(model, options, plan)
         _, states = engine_states(model, options, plan, context)
-        keep_programs()
         _require_equal(model, options, plan)
-        programs, _, drafter = _load(model, states[0], options, plan, context, progress)
-        follower.follow(_models(programs, drafter))
+        with kept_programs():
+            programs, _, drafter = _load(model, states[0], options, plan, context, progress)
+            follower.follow(_models(programs, drafter))
 
 
 def _models(programs: Programs, drafter: Drafter | None) -> list[Programs]:

@@ -12,7 +12,7 @@ from shardwise.errors import BadInput
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.compile_cache import keep_programs
+from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
@@ -112,7 +112,7 @@ def train(
         require_jax()
         join(joined, hooks.on_note, RESUME)
         devices = devices_for(case.system, plan.model.name)
-        keep_programs()
+        stack.enter_context(kept_programs())
         order = _data_order(plan, record.data, record.seed, hooks.on_stage)
         require_equal(
             plan=encode(plan),

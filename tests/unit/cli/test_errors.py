@@ -23,7 +23,7 @@ ROOF = "roofline 'bf16[B,D] x bf16[D,F] -> bf16[B,F]'"
 BAD = [
     # the command line itself
     ("plam", 2, '✗ unknown verb "plam". Close: "plan", "explain". shardwise --help lists them.\n'),
-    ("profile plan.json", 2, '✗ unknown verb "profile".'),
+    ("compare plan.json", 2, '✗ unknown verb "compare".'),
     # training
     (
         "train plan.json",

@@ -16,11 +16,14 @@ from shardwise.runtime import compile_cache
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
 compile_cache.LEAST_SECONDS = 0.0
-compile_cache.keep_programs()
 x = jnp.ones((4, 4))
-print(jax.jit(lambda x: jnp.tanh(x @ x).sum())(x))
-print(events.count("/jax/compilation_cache/cache_hits"))
-print(jax.config.jax_compilation_cache_dir)
+with compile_cache.kept_programs():
+    print(jax.jit(lambda x: jnp.tanh(x @ x).sum())(x))
+    print(events.count("/jax/compilation_cache/cache_hits"))
+    print(jax.config.jax_compilation_cache_dir)
+compiled = len(events)
+jax.jit(lambda x: jnp.cos(x @ x).sum())(x)
+print(sum("cache_misses" in name for name in events[compiled:]))
 """
 
 
@@ -38,9 +41,10 @@ def run(**environment: str) -> list[str]:
 
 
 def test_a_second_process_reads_what_the_first_compiled(tmp_path: Path) -> None:
-    result, n_read, folder = run(SHARDWISE_CACHE=str(tmp_path))
+    result, n_read, folder, n_later = run(SHARDWISE_CACHE=str(tmp_path))
     assert (n_read, folder) == ("0", str(tmp_path / "programs"))
-    again, n_read, _ = run(SHARDWISE_CACHE=str(tmp_path))
+    assert n_later == "0"  # programs after the context are not looked up
+    again, n_read, *_ = run(SHARDWISE_CACHE=str(tmp_path))
     assert int(n_read) > 0
     assert again == result
 
