@@ -18,7 +18,7 @@ from accelerator_train import SIZES, model_of, parameters, size_of
 
 import shardwise as sw
 from shardwise.arrays import ceil_div
-from shardwise.runtime.compile_cache import keep_programs
+from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import local_devices
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.serving.engine_state import EngineState, engine_table
@@ -36,9 +36,9 @@ SHARE = 0.8  # of the memory, for weights and cache
 TOKEN_BYTES = 2 * 2 * 128 * 8  # of a layer of the 8B model: keys and values of 8 heads in bf16
 
 
+@kept_programs()
 def decode(device: Device) -> Found:
     """Seconds of a step at each batch, and the share of the time of its bytes."""
-    keep_programs()
     size = size_of("8b", device)
     n_layers = fitting_layers(size, device)
     config = model_of(size, n_layers)

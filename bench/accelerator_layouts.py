@@ -14,7 +14,7 @@ from accelerator_train import timed
 
 import shardwise as sw
 from shardwise.errors import ShardwiseError
-from shardwise.runtime.compile_cache import keep_programs
+from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import local_devices
 
 BUDGET_S = 400.0  # after which no configuration is begun
@@ -76,9 +76,9 @@ def on_all(n: int) -> list[Configuration]:
     return [Configuration("wide", 8 * n, 2048, mesh | {"remat": "none"}, True) for mesh in meshes]
 
 
+@kept_programs()
 def layouts(device: Device) -> Found:
     """Every configuration, as long as time is left, and the median error of their plans."""
-    keep_programs()
     end = time.perf_counter() + BUDGET_S
     rows: list[Found] = []
     left_out = []

@@ -16,7 +16,7 @@ from shardwise.formulas.flops import mfu
 from shardwise.hardware import System
 from shardwise.models.weights import model_weights
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.compile_cache import keep_programs
+from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import local_devices
 from shardwise.runtime.training.programs import step_of
 from shardwise.train.guard import guarded_optimizer
@@ -144,9 +144,9 @@ def planned_flops(plan: sw.Plan) -> float:
     return sum(operation.flops for operation in plan.operations)
 
 
+@kept_programs()
 def train(size: str, device: Device) -> Found:
     """MFU of a size on one chip at the catalog's peak."""
-    keep_programs()
     size = size_of(size, device)
     system = device.machine(measured=False)
     plan, n_layers = fitting_plan(size, system)

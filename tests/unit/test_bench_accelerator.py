@@ -197,7 +197,6 @@ def test_layouts_are_planned_at_measured_rates(
             raise RuntimeError("RESOURCE_EXHAUSTED")
         return {"step_s": plan.step.expected / 0.9}
 
-    monkeypatch.setattr(stage, "keep_programs", lambda: None)
     monkeypatch.setattr(stage, "local_devices", list)
     monkeypatch.setattr(stage, "timed", timed)
     with pytest.raises(accelerator.Skipped, match="the stage measure"):
@@ -215,7 +214,6 @@ def test_layouts_are_planned_at_measured_rates(
 def test_two_stages_on_this_cpu(
     accelerator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module(monkeypatch, "accelerator_decode"), "keep_programs", lambda: None)
     device = accelerator.found_device(tiny=True, out=str(tmp_path / "results.json"))
     measured = accelerator.run("measure", device)
     assert measured["flops_per_s"].keys() == {"bf16", "fp32", "int8"}
