@@ -7,13 +7,11 @@ microbatch that does not fit is halved.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 from accelerator_device import Device, Found, Skipped
-from accelerator_train import SIZES, STEPS, WARMUP, fitting_plan, planned_flops, size_of
+from accelerator_train import SIZES, fitting_plan, planned_flops, size_of, timed_steps
 
 from shardwise.formulas.flops import mfu
 
@@ -57,22 +55,9 @@ def beside(device: Device) -> Found:
 def timed(
     about: dict[str, Any], batch: int, micro_batch: int, where: str, *, compiled: bool
 ) -> Found:
-    """Seconds of a step: median, least and most; the loss before the first and the last step."""
+    """As `accelerator_train.timed_steps`, of PyTorch's step."""
     step, wait = stepper(about, batch, micro_batch, where, compiled=compiled)
-    first = step()
-    for _ in range(WARMUP - 1):
-        step()
-    seconds = []
-    for _ in range(STEPS):
-        wait()
-        start = time.perf_counter()
-        loss = step()
-        seconds.append(time.perf_counter() - start)
-    return {
-        "step_s": statistics.median(seconds),
-        "step_s_spread": [min(seconds), max(seconds)],
-        "losses": [first, loss],
-    }
+    return timed_steps(step, wait=wait)
 
 
 def stepper(

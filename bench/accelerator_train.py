@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -85,20 +86,32 @@ class Run:
 
 
 def timed(plan: sw.Plan, devices: list[Any], steps: int = STEPS) -> Found:
-    """Seconds of a step: median, least and most; the loss before the first and the last step."""
+    """As `timed_steps`, of the step of a plan."""
     run = Run(plan, devices)
-    first, _ = run.step()
+    return {**timed_steps(lambda: run.step()[0], steps), "compile_s": run.compile_s}
+
+
+def timed_steps(
+    step: Callable[[], float], steps: int = STEPS, wait: Callable[[], None] = lambda: None
+) -> Found:
+    """Seconds of a step: median, least and most; the loss before the first and the last step.
+
+    Args:
+        step: runs one and returns its loss.
+        wait: for what the device still does before a step begins.
+    """
+    first = step()
     for _ in range(WARMUP - 1):
-        run.step()
+        step()
     seconds = []
     for _ in range(steps):
+        wait()
         start = time.perf_counter()
-        loss, _ = run.step()
+        loss = step()
         seconds.append(time.perf_counter() - start)
     return {
         "step_s": statistics.median(seconds),
         "step_s_spread": [min(seconds), max(seconds)],
-        "compile_s": run.compile_s,
         "losses": [first, loss],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from shardwise.check.hlo.forms import COLLECTIVES
 from shardwise.check.hlo.scopes import scope
 from shardwise.profile.programs import ProgramOperation
 
@@ -19,15 +20,6 @@ HOST = "host"
 WORK = (MATMUL, ATTENTION, ELEMENTWISE, COPY)  # of a device, which hides communication
 CATEGORIES = (*WORK, COMMUNICATION, LOOP, GAP, HOST)
 
-COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 CONTROL = frozenset({"while", "conditional", "call"})
 PRODUCTS = frozenset({"dot", "convolution"})
 # Opcodes that move data or name it, and compute nothing.

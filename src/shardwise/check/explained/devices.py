@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.device_grid import grid_of_groups, order_of_axes
-from shardwise.check.hlo.groups import DeviceIds
+from shardwise.check.hlo.groups import DeviceIds, axes_of_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def joined_devices(collective: Collective, mesh: Mapping[str, int]) -> JoinedDev
         reordered = order_of_axes(groups, mesh)
         if reordered:
             order = reordered
-            axes = _axes(groups, reordered)
+            axes = axes_of_groups(groups, reordered) or ()
     grid = grid_of_groups(groups)
     return JoinedDevices(
         n_groups=len(groups),
@@ -75,9 +75,3 @@ def joined_devices(collective: Collective, mesh: Mapping[str, int]) -> JoinedDev
 
 def _first(groups: DeviceIds) -> tuple[int, ...]:
     return tuple(device for device in groups[0].tolist() if device >= 0) if len(groups) else ()
-
-
-def _axes(groups: DeviceIds, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    from shardwise.check.hlo.groups import axes_of_groups
-
-    return axes_of_groups(groups, mesh) or ()

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.arrays import ceil_div
+from shardwise.estimate.serving.measured_rates import KEYS_PER_STEP
 from shardwise.models import Attention
 from shardwise.runtime.blocks.elementwise import softcap
 from shardwise.runtime.kernels.attention_mask import attention_mask
@@ -30,8 +31,8 @@ Array = jax.Array
 Cache = dict[str, CacheArray]
 
 # Keys that a step of the loop over a sequence's blocks reads. CPUs keep those of fewer in their
-# caches, and waste less on short sequences.
-SLOTS_PER_STEP = {"cpu": 64}
+# caches, and waste less on short sequences; plans for CPUs count with the same number.
+SLOTS_PER_STEP = {"cpu": KEYS_PER_STEP}
 USUAL_SLOTS_PER_STEP = 128
 LOWEST = -1e30  # a finite score with exponential 0
 
