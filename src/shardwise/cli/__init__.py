@@ -78,8 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
-        from shardwise.cli.failure import report_bug
+        from shardwise.cli.failure import name_too_long, report, report_bug
 
+        if problem := name_too_long(error):
+            return report(problem, as_json="--json" in args)
         return report_bug(error, args)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -11,9 +12,10 @@ from typing import TextIO
 
 from shardwise import __version__
 from shardwise.cli.streams import write_answer
-from shardwise.errors import ShardwiseError
+from shardwise.errors import BadFile, ShardwiseError
 
 WIDTH = 80  # characters
+SHOWN = 40  # characters of a name that is too long
 
 
 def report(error: ShardwiseError, *, as_json: bool) -> int:
@@ -31,6 +33,14 @@ def report(error: ShardwiseError, *, as_json: bool) -> int:
         }
         write_answer(json.dumps({"error": document}, indent=1) + "\n")
     return error.exit_code
+
+
+def name_too_long(error: Exception) -> BadFile | None:
+    """The problem of a path that no file can have: only a user can have named it; else None."""
+    if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
+        return None
+    path = str(error.filename)
+    return BadFile(f"{path[:SHOWN]}... is {len(path):,} characters: {error.strerror}.")
 
 
 def report_bug(error: Exception, args: Sequence[str]) -> int:

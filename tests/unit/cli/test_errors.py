@@ -252,6 +252,12 @@ BAD = [
     ("book 99", 2, '✗ unknown case or chapter "99".'),
     ("book sharding --all", 2, "✗ --all solves every case; leave sharding out, or --all.\n"),
     ("demo now", 2, "Got unexpected extra argument(s) (now)"),
+    # any verb: a name that no file can have
+    (
+        f"data tokenize {'a' * 5000} --out none",
+        2,
+        f"✗ {'a' * 40}... is 5,000 characters: File name too\n  long.\n",
+    ),
 ]
 
 
