@@ -256,7 +256,7 @@ BAD = [
     (
         f"data tokenize {'a' * 5000} --out none",
         2,
-        f"✗ {'a' * 40}... is 5,000 characters: File name too\n  long.\n",
+        f"✗ {'a' * 40}... is 5,000 characters: File name too long.\n",
     ),
 ]
 
