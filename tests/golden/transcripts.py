@@ -76,7 +76,6 @@ COMMANDS = {
     "book_case": "book sharding-q2-1",
     "book_erratum": "book tpus-table-v3",
     "book_all": "book --all",
-    "demo": "demo",
     "errors": "plan llama3-70x v5p:16x20 --batch 1024 --mesh tenor=8 --remat some --top 0",
 }
 

@@ -41,7 +41,7 @@ HOMONYMS = {
     "--schedule": 2,
     "--seed": 3,
     "--traffic": 2,
-    "--train": 2,
+    "--out": 2,
     "--warmup": 2,
     "-o": 2,
 }
