@@ -23,6 +23,8 @@ class OperationTime:
         phase: forward, backward, remat or update; empty if the name is that of the program.
         count: operations of the program in a step, on one device.
         share: of the step.
+        flops: of a step on one device; None if the trace does not say.
+        hbm_bytes: read and written by its programs on one device in a step; None if not known.
     """
 
     name: str
@@ -31,6 +33,8 @@ class OperationTime:
     count: float
     seconds: float
     share: float
+    flops: float | None = None
+    hbm_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,7 @@ class Profile:
         operations_share: of the step, in operations of programs.
         named_share: of the step, in operations with name scopes of the model.
         has_programs: whether the trace holds the compiled programs.
+        plan: the plan kept beside the trace, which ran; empty without one.
     """
 
     trace: str
@@ -70,3 +75,4 @@ class Profile:
     has_programs: bool
     categories: tuple[CategoryTime, ...]
     operations: tuple[OperationTime, ...]
+    plan: str = ""
