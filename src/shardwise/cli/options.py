@@ -171,5 +171,8 @@ OutputFile = Annotated[str, output("-o, --output FILE", "save the result to a fi
 ServingOutputFile = Annotated[str, output("-o FILE", "save the result to a file")]
 TableFormat = Annotated[str, output("-o, --output FORMAT", "print as md, csv or jsonl")]
 ServingTableFormat = Annotated[str, output("-o FORMAT", "print as md, csv or jsonl")]
+ProfileFolder = Annotated[
+    str, output("--profile DIR", "trace some steps; shardwise profile DIR says where time went")
+]
 Verbose = Annotated[bool, output("-v, --verbose", "show all details")]
 Json = Annotated[bool, output("--json", "print one JSON document")]

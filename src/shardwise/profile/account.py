@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shardwise.errors import BadFile
+from shardwise.hardware import Chip
 from shardwise.profile.categories import (
     CATEGORIES,
     COMMUNICATION,
@@ -65,16 +66,29 @@ def read_devices(path: str) -> list[Device]:
     return devices
 
 
-def profile_devices(path: str, devices: Sequence[Device]) -> Profile:
+def read_profile(path: str) -> Profile:
+    """The account of a trace.
+
+    Raises:
+        BadFile: there is no trace of a step.
+    """
+    return profile_devices(path, read_devices(path))
+
+
+def profile_devices(
+    path: str, devices: Sequence[Device], *, program: str = "", chip: Chip | None = None
+) -> Profile:
     """The account of a step, the mean over devices.
 
     Args:
         path: of the trace.
+        program: whose executions are steps; empty for the one that takes most of the time.
+        chip: of the devices, for the roofs of operations.
 
     Raises:
         BadFile: no device has executed a program.
     """
-    module = main_module(devices)
+    module = program or main_module(devices)
     active = [device for device in devices if steps_of(device, module)]
     if not active:
         raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')

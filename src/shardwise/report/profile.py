@@ -56,6 +56,12 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")
 
 
+def short(profile: Profile) -> Iterator[Block]:
+    """The first line of an account, and the command for the rest."""
+    yield labelled([("profile", _headline(profile))])
+    yield quiet(f"type  shardwise profile {profile.trace}")
+
+
 def _headline(profile: Profile) -> str:
     shares = {part.category: part.share for part in profile.categories}
     largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
