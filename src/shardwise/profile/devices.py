@@ -150,11 +150,14 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
     name = str(stats.get("hlo_op") or kernel)
     module = str(stats.get("hlo_module", ""))
     found = compiled.find(module, name)
-    op_name = found.op_name if found else str(stats.get("tf_op", ""))
+    operation = model_operation(found.op_name if found else str(stats.get("tf_op", "")))
+    if found and not operation[0]:
+        near_name, near_phase = model_operation(found.neighbour)
+        operation = near_name, operation[1] if found.op_name else near_phase
     run = stats.get("run_id")
     return Event(
         name=name,
-        operation=model_operation(op_name),
+        operation=operation,
         category=category(kernel if found is None else name, found),
         module=module,
         run=None if run is None else int(run),
