@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.profile.messages import message_types
+from shardwise.profile.names import model_operation
 from shardwise.profile.neighbours import neighbours
 
 PLANE = "/host:metadata"
@@ -38,6 +39,15 @@ class ProgramOperation:
     target: str
     op_name: str
     neighbour: str = ""
+
+    @property
+    def operation(self) -> tuple[str, str]:
+        """The operation of the model that it belongs to, "" if there is none; and its pass."""
+        name, phase = model_operation(self.op_name)
+        if name:
+            return name, phase
+        name, near_phase = model_operation(self.neighbour)
+        return name, phase if self.op_name else near_phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +117,8 @@ def _program(content: bytes) -> Program:
     module = message_types()["HloProto"].FromString(content).hlo_module
     computations = {computation.id: computation for computation in module.computations}
     operations = {}
-    for computation in module.computations:
+    near_call: dict[int, str] = {}  # computation -> neighbour of the call that runs it
+    for computation in reversed(module.computations):  # callers first
         names = {}
         inside = {}
         for instruction in computation.instructions:
@@ -115,13 +126,16 @@ def _program(content: bytes) -> Program:
             names[instruction.id] = _op_name(instruction, inside[instruction.id])
         near = neighbours(computation.instructions, names)
         for instruction in computation.instructions:
+            nearest = near.get(instruction.id) or near_call.get(computation.id, "")
+            for called in instruction.called:
+                near_call[called] = nearest
             parts = [instruction, *inside[instruction.id]]
             operations[instruction.name] = ProgramOperation(
                 opcode=instruction.opcode,
                 opcodes=frozenset(part.opcode for part in parts),
                 target=instruction.custom_call_target,
                 op_name=names[instruction.id],
-                neighbour=near.get(instruction.id, ""),
+                neighbour=nearest,
             )
     return Program(operations=operations, content=content)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.profile.categories import (
@@ -15,12 +15,15 @@ from shardwise.profile.categories import (
     LOOP,
     MATMUL,
 )
-from shardwise.profile.result import OperationTime, Profile
+from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
 
+LEAST_HOST = 0.05  # share of a step from which the first line says that the host holds it
+LEAST_SHARE = 5e-4  # of exposed communication, in the first line
+N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
-NAME_WIDTH = 34  # characters
+NAME_WIDTH = 25  # characters
 TITLES = {
     MATMUL: "matmuls",
     ATTENTION: "attention",
@@ -44,8 +47,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     yield labelled(_about(profile))
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
-    headers = ["operation", "pass", "category", ">times", ">a step", ">share"]
-    yield table(headers, [_operation_row(part) for part in operations[:N_OPERATIONS]])
+    yield _operation_table(operations[:N_OPERATIONS])
+    if profile.chip:
+        yield quiet(f"roof: the rate of {profile.chip} that binds, and the share of it reached")
+    if profile.memory:
+        yield labelled(_memory_rows(profile.memory))
     if not profile.has_programs:
         yield (
             "The trace does not hold the compiled program, or no library of protocol buffers is "
@@ -63,11 +69,21 @@ def short(profile: Profile) -> Iterator[Block]:
 
 
 def _headline(profile: Profile) -> str:
+    """The step; first the host if it holds the devices longer than any work of theirs."""
     shares = {part.category: part.share for part in profile.categories}
     largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
-    parts = [f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])]
-    parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
-    parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
+    lost = {name: shares[name] for name in (COMMUNICATION, HOST, GAP, LOOP)}
+    parts = []
+    is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
+    if is_host_bound:
+        parts.append(
+            f"host-bound: devices wait {percent(shares[HOST])} of it for the host (loader, dispatch)"
+        )
+    parts += [f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])]
+    if shares[COMMUNICATION] >= LEAST_SHARE:
+        parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
+    if not is_host_bound:
+        parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
     return f"step {units.show_seconds(profile.step_s)}: {', '.join(parts)}"
 
 
@@ -105,15 +121,55 @@ def _category_rows(profile: Profile) -> Iterator[list[str]]:
     yield ["  step", units.show_seconds(profile.step_s), percent(1.0), ""]
 
 
-def _operation_row(part: OperationTime) -> list[str]:
+def _operation_table(parts: Sequence[OperationTime]) -> Block:
+    """The operations, with the rates that they reach where these are known."""
+    headers = ["operation", "pass", "category", ">times", ">a step", ">share"]
+    has_work = any(part.hbm_bytes for part in parts)
+    has_roof = any(part.roof for part in parts)
+    if not has_work:
+        return table(headers, [[*_operation_cells(part), *_time_cells(part)] for part in parts])
+    headers = ["operation", "pass", ">times", ">a step", ">share", ">FLOP/s", ">B/s"]
+    if has_roof:
+        headers += [">of roof"]
+    rows = []
+    for part in parts:
+        name, phase, _ = _operation_cells(part)
+        row = [name, phase, *_time_cells(part), _rate(part, part.flops), _rate(part, part.hbm_bytes)]
+        if has_roof:
+            row.append(f"{percent(part.roof_s / part.seconds)} {part.roof}" if part.roof_s else "")
+        rows.append(row)
+    return table(headers, rows)
+
+
+def _operation_cells(part: OperationTime) -> list[str]:
     name = part.name
     if len(name) > NAME_WIDTH:
         name = f"…{name[1 - NAME_WIDTH :]}"
-    return [
-        f"  {name}",
-        part.phase,
-        part.category,
-        units.significant(part.count),
-        units.show_seconds(part.seconds),
-        percent(part.share),
+    return [f"  {name}", part.phase, part.category]
+
+
+def _time_cells(part: OperationTime) -> list[str]:
+    seconds = units.show_seconds(part.seconds)
+    return [units.significant(part.count), seconds, percent(part.share)]
+
+
+def _rate(part: OperationTime, amount: float | None) -> str:
+    return units.show_count(amount / part.seconds) if amount and part.seconds else ""
+
+
+def _memory_rows(memory: MemoryPeak) -> Iterator[tuple[str, str]]:
+    """The peak, when it is, and the largest arrays that are live then."""
+    when = ""
+    if memory.at_share is not None:
+        when = f", at {percent(memory.at_share)} of the step"
+    yield (
+        "memory",
+        f"{units.show_bytes(memory.bytes)} on a device: arguments "
+        f"{units.show_bytes(memory.arguments)}, temporary arrays "
+        f"{units.show_bytes(memory.temporaries)}",
+    )
+    arrays = [
+        f"{part.name}{f' {part.phase}' if part.phase else ''} {units.show_bytes(part.bytes)}"
+        for part in memory.arrays[:N_ARRAYS]
     ]
+    yield "peak", f"in {memory.operation}{when}; largest then: {', '.join(arrays)}"
