@@ -21,23 +21,21 @@ HBM_COLOR = 0  # of allocations; others are in the memories of a TPU's core
 def memory_peak(program: Program) -> MemoryPeak | None:
     """The peak of a program's memory; None if the trace does not hold the assignment."""
     assignment = message_types()["HloProto"].FromString(program.content).buffer_assignment
-    in_hbm = {
-        part.index: part
+    in_hbm = [
+        part
         for part in assignment.buffer_allocations
         if not part.is_thread_local and part.color == HBM_COLOR
-    }
-    traces = [
-        trace
-        for trace in assignment.heap_simulator_traces
-        if trace.buffer_allocation_index in in_hbm
     ]
-    if not traces:
+    sizes = {b.id: b.size for b in assignment.logical_buffers if b.color == HBM_COLOR}
+    if not assignment.heap_simulator_traces:
         return None
-    largest = max(traces, key=lambda trace: in_hbm[trace.buffer_allocation_index].size)
-    sizes = {buffer.id: buffer.size for buffer in assignment.logical_buffers}
+    largest = max(
+        assignment.heap_simulator_traces,
+        key=lambda trace: sum(sizes.get(event.buffer_id, 0) for event in trace.events),
+    )
     live, instruction = _at_peak(largest, sizes)
-    total = sum(part.size for part in in_hbm.values())
-    arguments = sum(p.size for p in in_hbm.values() if p.is_entry_computation_parameter)
+    total = sum(part.size for part in in_hbm)
+    arguments = sum(p.size for p in in_hbm if p.is_entry_computation_parameter)
     arrays: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     for buffer, producer in live.items():

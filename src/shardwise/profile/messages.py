@@ -35,15 +35,14 @@ MESSAGES = {
         "buffer_allocations": (3, "BufferAllocation*"),
         "heap_simulator_traces": (4, "HeapTrace*"),
     },
-    "LogicalBuffer": {"id": (1, "int64"), "size": (2, "int64")},
+    "LogicalBuffer": {"id": (1, "int64"), "size": (2, "int64"), "color": (4, "int64")},
     "BufferAllocation": {
-        "index": (1, "int64"),
         "size": (2, "int64"),
         "is_thread_local": (3, "bool"),
         "is_entry_computation_parameter": (5, "bool"),
         "color": (8, "int64"),
     },
-    "HeapTrace": {"events": (1, "HeapEvent*"), "buffer_allocation_index": (3, "int64")},
+    "HeapTrace": {"events": (1, "HeapEvent*")},
     "HeapEvent": {
         "kind": (1, "int64"),
         "buffer_id": (2, "int64"),

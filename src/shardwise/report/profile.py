@@ -15,6 +15,7 @@ from shardwise.profile.categories import (
     LOOP,
     MATMUL,
 )
+from shardwise.profile.costs import HBM
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
@@ -23,7 +24,8 @@ LEAST_HOST = 0.05  # share of a step from which the first line says that the hos
 LEAST_SHARE = 5e-4  # of exposed communication, in the first line
 N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
-NAME_WIDTH = 25  # characters
+NAME_WIDTH = 34  # characters
+NAME_BESIDE_RATE = 20
 TITLES = {
     MATMUL: "matmuls",
     ATTENTION: "attention",
@@ -49,7 +51,7 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     yield _operation_table(operations[:N_OPERATIONS])
     if profile.chip:
-        yield quiet(f"roof: the rate of {profile.chip} that binds, and the share of it reached")
+        yield quiet(f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds")
     if profile.memory:
         yield labelled(_memory_rows(profile.memory))
     if not profile.has_programs:
@@ -122,39 +124,42 @@ def _category_rows(profile: Profile) -> Iterator[list[str]]:
 
 
 def _operation_table(parts: Sequence[OperationTime]) -> Block:
-    """The operations, with the rates that they reach where these are known."""
+    """The operations, with the rate that they reach at the roof that binds, if it is known."""
     headers = ["operation", "pass", "category", ">times", ">a step", ">share"]
     has_work = any(part.hbm_bytes for part in parts)
-    has_roof = any(part.roof for part in parts)
-    if not has_work:
-        return table(headers, [[*_operation_cells(part), *_time_cells(part)] for part in parts])
-    headers = ["operation", "pass", ">times", ">a step", ">share", ">FLOP/s", ">B/s"]
-    if has_roof:
-        headers += [">of roof"]
+    if has_work:
+        headers[3] = ""
+        headers.append(">rate")
+    if any(part.roof for part in parts):
+        headers.append(">of roof")
     rows = []
     for part in parts:
-        name, phase, _ = _operation_cells(part)
-        row = [name, phase, *_time_cells(part), _rate(part, part.flops), _rate(part, part.hbm_bytes)]
-        if has_roof:
-            row.append(f"{percent(part.roof_s / part.seconds)} {part.roof}" if part.roof_s else "")
-        rows.append(row)
-    return table(headers, rows)
+        cells = [
+            f"  {_shortened(part.name, NAME_WIDTH if not has_work else NAME_BESIDE_RATE)}",
+            part.phase,
+            part.category,
+            units.significant(part.count),
+            units.show_seconds(part.seconds),
+            percent(part.share),
+            _rate(part),
+            percent(part.roof_s / part.seconds) if part.roof_s and part.seconds else "",
+        ]
+        rows.append([c for c, header in zip(cells, headers, strict=False) if header])
+    return table([header for header in headers if header], rows)
 
 
-def _operation_cells(part: OperationTime) -> list[str]:
-    name = part.name
-    if len(name) > NAME_WIDTH:
-        name = f"…{name[1 - NAME_WIDTH :]}"
-    return [f"  {name}", part.phase, part.category]
+def _shortened(name: str, width: int) -> str:
+    """The end of a name that is longer than `width` characters."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
 
 
-def _time_cells(part: OperationTime) -> list[str]:
-    seconds = units.show_seconds(part.seconds)
-    return [units.significant(part.count), seconds, percent(part.share)]
-
-
-def _rate(part: OperationTime, amount: float | None) -> str:
-    return units.show_count(amount / part.seconds) if amount and part.seconds else ""
+def _rate(part: OperationTime) -> str:
+    """FLOP/s, or bytes per second if these bind, or there are no FLOPs."""
+    if not part.seconds or part.hbm_bytes is None:
+        return ""
+    if part.flops and part.roof != HBM:
+        return units.show_rate(part.flops / part.seconds, "FLOP/s")
+    return units.show_rate(part.hbm_bytes / part.seconds, "B/s") if part.hbm_bytes else ""
 
 
 def _memory_rows(memory: MemoryPeak) -> Iterator[tuple[str, str]]:
