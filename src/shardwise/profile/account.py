@@ -103,6 +103,9 @@ def profile_devices(
     if chip is None and plan:
         chip = chip_of(plan)
     active = [device for device in devices if steps_of(device, module)]
+    if not active and program:
+        names = sorted({run.module for device in devices for run in device.executions})
+        raise BadFile(f"{program} did not run in the trace. Its programs: {', '.join(names)}.")
     if not active:
         raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')
     accounts = [account_device(device, steps_of(device, module)) for device in active]
@@ -195,23 +198,37 @@ def main_module(devices: Sequence[Device]) -> str:
 def steps_of(device: Device, module: str) -> list[tuple[float, float]]:
     """Start and end of each step: each lasts until the next begins, so the last one is none.
 
-    An only execution is a step by itself.
+    An only execution is a step by itself. If most steps have no time of another program as long
+    as the step's own, those that have, as a prefill between two decode passes, are none.
     """
     runs = [execution for execution in device.executions if execution.module == module]
     if len(runs) < 2:
         return [(run.start_ns, run.end_ns) for run in runs if run.end_ns > run.start_ns]
-    starts = [run.start_ns for run in runs]
-    return list(pairwise(starts))
+    others = [run for run in device.executions if run.module != module]
+    steps = []
+    plain = []
+    for run, following in pairwise(runs):
+        step = (run.start_ns, following.start_ns)
+        steps.append(step)
+        inside = [other for other in others if step[0] <= other.start_ns < step[1]]
+        if sum(o.end_ns - o.start_ns for o in inside) < run.end_ns - run.start_ns:
+            plain.append(step)
+    return plain if 2 * len(plain) > len(steps) else steps
 
 
 def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> DeviceAccount:
     """The account of the mean step on one device."""
-    start_ns = steps[0][0]
-    end_ns = steps[-1][1]
-    events = [event for event in device.events if start_ns <= event.start_ns < end_ns]
+    windows = _windows(steps)
+    events = [
+        event
+        for event in device.events
+        if any(start_ns <= event.start_ns < end_ns for start_ns, end_ns in windows)
+    ]
     spans = [_gap_span(execution) for execution in device.executions]
     spans += [_event_span(event) for event in events]
-    in_window = partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False))
+    in_window: Counter[tuple[Key, bool]] = Counter()
+    for start_ns, end_ns in windows:
+        in_window.update(partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False)))
     per_step = NANOSECONDS * len(steps)
     parts: dict[Key, float] = defaultdict(float)
     for (key, _), duration in in_window.items():
@@ -225,14 +242,24 @@ def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> Devi
     named = sum(duration for (_, is_named), duration in in_window.items() if is_named)
     return DeviceAccount(
         n_steps=len(steps),
-        step_s=(end_ns - start_ns) / per_step,
+        step_s=sum(end_ns - start_ns for start_ns, end_ns in windows) / per_step,
         longest_s=max(last - first for first, last in steps) / NANOSECONDS,
-        communication_s=covered(collectives, start_ns, end_ns) / per_step,
+        communication_s=sum(covered(collectives, *window) for window in windows) / per_step,
         named_s=named / per_step,
         parts=dict(parts),
         counts={key: count / len(steps) for key, count in counts.items()},
         runs=[(event, n_runs[name] / len(steps)) for name, event in one_of.items()],
     )
+
+
+def _windows(steps: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The steps, those that follow one another as one."""
+    windows: list[tuple[float, float]] = []
+    for start, end in steps:
+        if windows and windows[-1][1] == start:
+            start = windows.pop()[0]
+        windows.append((start, end))
+    return windows
 
 
 def _gap_span(execution: Execution) -> Span[tuple[Key, bool]]:

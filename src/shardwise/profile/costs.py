@@ -49,7 +49,7 @@ class Work:
 def program_costs(program: Program, names: Iterable[str]) -> dict[str, Cost]:
     """The costs of operations of a program; none where this JAX cannot write it as text."""
     try:
-        from jax._src.lib import hlo
+        from jaxlib.xla_client import hlo
 
         content = message_types()["HloBytes"].FromString(program.content).hlo_module
         text = hlo.HloModule.from_serialized_hlo_module_proto(content).to_string()

@@ -10,7 +10,6 @@ from collections import Counter
 from typing import Any
 
 from shardwise.profile.messages import message_types
-from shardwise.profile.names import model_operation
 from shardwise.profile.programs import Program
 from shardwise.profile.result import LiveArrays, MemoryPeak
 

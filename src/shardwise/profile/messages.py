@@ -1,4 +1,4 @@
-"""Protocol buffers of traces and of compiled programs, from descriptors of the fields that are read.
+"""Protocol buffers of traces and compiled programs, from descriptors of the fields that are read.
 
 The library of protocol buffers parses them. Other fields are skipped.
 """

@@ -83,7 +83,7 @@ def _record_serving(plan: ServingPlan, folder: str, on_stage: Callable[[str], No
     n_output = min(1 + DECODE_PASSES, context - n_prompt)
     if n_prompt < 1:
         raise BadInput(f"a context of {context} tokens has no room for a prompt and an output.")
-    batch = max(1, plan.estimate.batch)
+    batch = max(1, plan.estimate.decode.batch)
     n_recorded = min(PROMPTS, batch)
     with launched(model, EngineOptions(), plan) as engine:
         on_stage("computing prompts")

@@ -79,9 +79,12 @@ def _headline(profile: Profile) -> str:
     is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
     if is_host_bound:
         parts.append(
-            f"host-bound: devices wait {percent(shares[HOST])} of it for the host (loader, dispatch)"
+            f"host-bound: devices wait {percent(shares[HOST])} of it for the host "
+            "(loader, dispatch)"
         )
-    parts += [f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])]
+    parts += [
+        f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])
+    ]
     if shares[COMMUNICATION] >= LEAST_SHARE:
         parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
     if not is_host_bound:

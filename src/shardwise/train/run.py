@@ -105,7 +105,11 @@ def train(
         start=start,
         earlier=earlier,
         resume=saving.resume,
-        folders=[(saving.folder, "checkpoints"), (tensorboard, "event files"), (profile, "the trace")],
+        folders=[
+            (saving.folder, "checkpoints"),
+            (tensorboard, "event files"),
+            (profile, "the trace"),
+        ],
         export=export,
         log=log,
     )

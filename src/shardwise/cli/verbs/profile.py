@@ -27,7 +27,8 @@ PLAN_SUFFIX = ".json"
 
 def run(
     subject: Annotated[
-        str, argument("TRACE|PLAN.json", "a folder of jax.profiler, an .xplane.pb, or a plan to run")
+        str,
+        argument("TRACE|PLAN.json", "a folder of jax.profiler, an .xplane.pb, or a plan to run"),
     ],
     data: Annotated[
         str, workload("--data DIR[=W],...", "tokens to train on  [default: random tokens]")
@@ -35,7 +36,9 @@ def run(
     on: options.TargetHardware = "",
     program: Annotated[
         str,
-        workload("--program NAME", "whose executions are steps  [default: the one that takes most]"),
+        workload(
+            "--program NAME", "whose executions are steps  [default: the one that takes most]"
+        ),
     ] = "",
     folder: Annotated[
         str, output("-o DIR", "where the trace of a plan is kept  [default: PLAN.profile]")
