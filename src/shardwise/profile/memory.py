@@ -7,6 +7,7 @@ order in which these come and go.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from shardwise.profile.messages import message_types
@@ -26,13 +27,11 @@ def memory_peak(program: Program) -> MemoryPeak | None:
         if not part.is_thread_local and part.color == HBM_COLOR
     ]
     sizes = {b.id: b.size for b in assignment.logical_buffers if b.color == HBM_COLOR}
-    if not assignment.heap_simulator_traces:
+    if not assignment.buffer_allocations:
         return None
-    largest = max(
-        assignment.heap_simulator_traces,
-        key=lambda trace: sum(sizes.get(event.buffer_id, 0) for event in trace.events),
-    )
-    live, instruction = _at_peak(largest, sizes)
+    traces = [trace.events for trace in assignment.heap_simulator_traces]
+    n_bytes = lambda events: sum(sizes.get(event.buffer_id, 0) for event in events)
+    live, instruction = at_peak(max(traces, key=n_bytes, default=[]), sizes)
     total = sum(part.size for part in in_hbm)
     arguments = sum(p.size for p in in_hbm if p.is_entry_computation_parameter)
     arrays: Counter[tuple[str, str]] = Counter()
@@ -54,15 +53,15 @@ def memory_peak(program: Program) -> MemoryPeak | None:
     )
 
 
-def _at_peak(trace: Any, sizes: dict[int, int]) -> tuple[dict[int, str], str]:
+def at_peak(events: Iterable[Any], sizes: dict[int, int]) -> tuple[dict[int, str], str]:
     """The buffers that are live when most bytes are, with their instructions; and the last one."""
     live: dict[int, str] = {}
     owner: dict[int, int] = {}  # buffer -> the buffer whose memory it has
     users: Counter[int] = Counter()
     total = peak = 0
-    at_peak: dict[int, str] = {}
+    largest: dict[int, str] = {}
     instruction = ""
-    for event in trace.events:
+    for event in events:
         buffer = event.buffer_id
         if event.kind == FREE:
             memory = owner.get(buffer, buffer)
@@ -81,9 +80,9 @@ def _at_peak(trace: Any, sizes: dict[int, int]) -> tuple[dict[int, str], str]:
             total += sizes.get(memory, 0)
         if total > peak:
             peak = total
-            at_peak = dict(live)
+            largest = dict(live)
             instruction = event.instruction_name
-    return at_peak, instruction
+    return largest, instruction
 
 
 def _owner(program: Program, instruction: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
 
-LEAST_HOST = 0.05  # share of a step from which the first line says that the host holds it
+LEAST_HOST = 0.1  # share of a step from which the first line says that the host holds it
 LEAST_SHARE = 5e-4  # of exposed communication, in the first line
 N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
@@ -176,6 +176,8 @@ def _memory_rows(memory: MemoryPeak) -> Iterator[tuple[str, str]]:
         f"{units.show_bytes(memory.arguments)}, temporary arrays "
         f"{units.show_bytes(memory.temporaries)}",
     )
+    if not memory.arrays:
+        return
     arrays = [
         f"{part.name}{f' {part.phase}' if part.phase else ''} {units.show_bytes(part.bytes)}"
         for part in memory.arrays[:N_ARRAYS]
