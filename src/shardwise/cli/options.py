@@ -59,6 +59,10 @@ MachineOfModel = Annotated[
 Training = Annotated[bool, workload("--train", "the workload is training")]
 Serving = Annotated[bool, workload("--serve", "the workload is serving")]
 
+TokenFolders = Annotated[
+    str,
+    workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
+]
 GlobalBatch = Annotated[str, workload("--batch NxT", "global batch, sequences x tokens: 1120x4096")]
 TrainingTokens = Annotated[str, workload("--tokens N", "tokens of the whole run: 15T")]
 TrainingDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the matrix products: bf16, fp8")]

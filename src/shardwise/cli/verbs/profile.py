@@ -30,18 +30,13 @@ def run(
         str,
         argument("TRACE|PLAN.json", "a folder of jax.profiler, an .xplane.pb, or a plan to run"),
     ],
-    data: Annotated[
-        str, workload("--data DIR[=W],...", "tokens to train on  [default: random tokens]")
-    ] = "",
+    data: options.TokenFolders = "",
     on: options.TargetHardware = "",
     program: Annotated[
         str,
         workload(
             "--program NAME", "whose executions are steps  [default: the one that takes most]"
         ),
-    ] = "",
-    folder: Annotated[
-        str, output("-o DIR", "where the trace of a plan is kept  [default: PLAN.profile]")
     ] = "",
     perfetto: Annotated[
         str, output("--perfetto FILE", "the operations of the devices, for Perfetto (.json, .gz)")
@@ -50,20 +45,20 @@ def run(
 ) -> Answer:
     """Say where the time of a step went, by category and by operation of the model: communication
     that is hidden and exposed, idle time. TRACE: of jax.profiler, of any JAX program on TPUs, GPUs
-    or CPUs. PLAN.json: some steps are run and recorded on the devices of this host, with random
-    weights."""
+    or CPUs. PLAN.json: some steps are run on the devices of this host, with random weights and,
+    without --data, random tokens; the trace is kept in PLAN.profile."""
     inputs = Inputs()
     chip = inputs.optional(parse_chip, on)
     plan = None
     if subject.endswith(PLAN_SUFFIX):
         plan = inputs.read(load_plan, subject)
-    elif data or folder:
-        inputs.refuse("--data and -o are for a plan that is run: profile PLAN.json.")
+    elif data:
+        inputs.refuse("--data is for a plan that is run: profile PLAN.json.")
     inputs.done()
     require_jax("profiling", "pip install 'shardwise[run]'")
     trace = subject
     if plan is not None:
-        trace = folder or str(Path(subject).with_suffix(".profile"))
+        trace = str(Path(subject).with_suffix(".profile"))
         _record(plan, trace, data, quiet=json)
     devices = read_devices(trace)
     result = profile_devices(trace, devices, program=program, chip=chip)

@@ -40,10 +40,7 @@ checkpoints = partial(option, "Checkpoints")
 
 def run(
     plan: Annotated[str, argument("PLAN.json", "a saved plan of training")],
-    data: Annotated[
-        str,
-        workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
-    ] = "",
+    data: options.TokenFolders = "",
     steps: Annotated[
         str, workload("--steps N", "steps of the whole run  [default: the plan's tokens]")
     ] = "",
