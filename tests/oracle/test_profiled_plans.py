@@ -49,13 +49,16 @@ def shardwise(folder: Path, *args: str) -> str:
         (1, "--serve --dtype bf16 --prompt 64 --output 32 --batch 4", "jit_decode"),
     ],
 )
-def test_a_plan_is_run_and_accounted(devices: int, job: str, program: str, tmp_path: Path) -> None:
+def test_a_plan_is_run_and_accounted(
+    devices: int, job: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "host.toml").write_text(CHIP)
     shardwise(tmp_path, "plan", SIZES, f"./host.toml:{devices}", *job.split(), "-o", "plan.json")
     document = json.loads(shardwise(tmp_path, "profile", "plan.json", "--json"))
-    profile = read_profile(str(tmp_path / "plan.profile"))
+    profile = read_profile("plan.profile")
     assert (document["module"], document["devices"]) == (program, devices)
-    assert profile.plan == str(tmp_path / "plan.profile" / "plan.json")
+    assert profile.plan == "plan.profile/plan.json"
     assert (profile.module, profile.steps) == (program, document["steps"])
     for parts in (profile.categories, profile.operations):
         assert sum(part.seconds for part in parts) == pytest.approx(profile.step_s)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
 from shardwise.hardware import Chip
 from shardwise.plan.machine import system_of
+from shardwise.plan.schema.common import SCHEMA
 from shardwise.plan.schema.json_io import decode
 from shardwise.runtime.recording import PLAN_FILE
 
@@ -22,13 +24,20 @@ def plan_beside(trace: str) -> str:
     for folder in folders[:3]:
         file = folder / PLAN_FILE
         is_trace = (folder / "plugins" / "profile").is_dir()
-        if is_trace and file.is_file() and chip_of(str(file)) is not None:
+        if is_trace and file.is_file() and _is_plan(file):
             return str(file)
     return ""
 
 
+def _is_plan(file: Path) -> bool:
+    try:
+        return bool(json.loads(file.read_bytes())["schema"] == SCHEMA)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def chip_of(plan: str) -> Chip | None:
-    """The chip of a plan; None if the file holds no plan that this version reads."""
+    """The chip of a plan; None if this version, or this folder, does not know its machine."""
     try:
         return system_of(decode(Path(plan).read_bytes(), plan).hardware).chip
     except (ShardwiseError, OSError):
