@@ -30,8 +30,12 @@ def memory_peak(program: Program) -> MemoryPeak | None:
     if not assignment.buffer_allocations:
         return None
     traces = [trace.events for trace in assignment.heap_simulator_traces]
-    n_bytes = lambda events: sum(sizes.get(event.buffer_id, 0) for event in events)
-    live, instruction = at_peak(max(traces, key=n_bytes, default=[]), sizes)
+    largest: Iterable[Any] = max(
+        traces,
+        key=lambda events: sum(sizes.get(event.buffer_id, 0) for event in events),
+        default=(),
+    )
+    live, instruction = at_peak(largest, sizes)
     total = sum(part.size for part in in_hbm)
     arguments = sum(p.size for p in in_hbm if p.is_entry_computation_parameter)
     arrays: Counter[tuple[str, str]] = Counter()

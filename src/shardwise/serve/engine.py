@@ -318,8 +318,10 @@ class InferenceEngine:
         if live.slot is None:
             raise RuntimeError(f"request {live.generation.id} runs without a slot")
         table = self._scheduler.block_table(state)
-        has_cache = {"slot": live.slot, "pool": state.pool, "table": table}
-        return Row(live=live, tokens=tokens, past=past, draws=draws, **has_cache)
+        pool = state.pool
+        return Row(
+            live=live, slot=live.slot, pool=pool, tokens=tokens, past=past, table=table, draws=draws
+        )
 
     def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:
         """Run rows of sequences that decode, with drafts if there are any."""
