@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from shardwise.check.explained.bounds import lower_bound
 from shardwise.check.hlo.costs import Cost, instruction_cost
@@ -49,10 +50,11 @@ class Work:
 def program_costs(program: Program, names: Iterable[str]) -> dict[str, Cost]:
     """The costs of operations of a program; none where this JAX cannot write it as text."""
     try:
-        from jaxlib.xla_client import hlo
+        from jaxlib import xla_client
 
         content = message_types()["HloBytes"].FromString(program.content).hlo_module
-        text = hlo.HloModule.from_serialized_hlo_module_proto(content).to_string()
+        hlo_module: Any = xla_client.hlo.HloModule  # type: ignore[attr-defined]
+        text = hlo_module.from_serialized_hlo_module_proto(content).to_string()
         module = parse(text)
     except (ImportError, AttributeError, RuntimeError, BadInput):
         return {}
