@@ -45,6 +45,7 @@ _PUBLIC = {
     "operation_roofline": ("shardwise.formulas.chip_roofline", "operation_roofline"),
     "parameters": ("shardwise.models.count", "parameters"),
     "plan": ("shardwise.plan", "plan"),
+    "profile": ("shardwise.profile.account", "read_profile"),
     "roofline": ("shardwise.formulas.chip_roofline", "roofline"),
     "search": ("shardwise.plan", "search"),
     "sensitivity": ("shardwise.plan.training.explain", "sensitivity"),
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from shardwise.plan.serving.traffic import simulate_plan as simulate
     from shardwise.plan.training.explain import sensitivity
     from shardwise.plan.training.sweep import Sweep
+    from shardwise.profile.account import read_profile as profile
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.train.run import train
@@ -101,6 +103,7 @@ __all__ = [
     "operation_roofline",
     "parameters",
     "plan",
+    "profile",
     "roofline",
     "search",
     "sensitivity",

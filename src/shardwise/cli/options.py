@@ -59,6 +59,10 @@ MachineOfModel = Annotated[
 Training = Annotated[bool, workload("--train", "the workload is training")]
 Serving = Annotated[bool, workload("--serve", "the workload is serving")]
 
+TokenFolders = Annotated[
+    str,
+    workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
+]
 GlobalBatch = Annotated[str, workload("--batch NxT", "global batch, sequences x tokens: 1120x4096")]
 TrainingTokens = Annotated[str, workload("--tokens N", "tokens of the whole run: 15T")]
 TrainingDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the matrix products: bf16, fp8")]
@@ -171,5 +175,8 @@ OutputFile = Annotated[str, output("-o, --output FILE", "save the result to a fi
 ServingOutputFile = Annotated[str, output("-o FILE", "save the result to a file")]
 TableFormat = Annotated[str, output("-o, --output FORMAT", "print as md, csv or jsonl")]
 ServingTableFormat = Annotated[str, output("-o FORMAT", "print as md, csv or jsonl")]
+ProfileFolder = Annotated[
+    str, output("--profile DIR", "trace some steps; shardwise profile DIR says where time went")
+]
 Verbose = Annotated[bool, output("-v, --verbose", "show all details")]
 Json = Annotated[bool, output("--json", "print one JSON document")]

@@ -14,6 +14,7 @@ from shardwise.cli.options import argument, option, workload
 from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.runtime.recording import Recorder
 from shardwise.serve import launch
 from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
 from shardwise.serve.launch import launched
@@ -155,12 +156,17 @@ def _source(plan: ServingPlan) -> str:
 
 @contextmanager
 def running_engine(
-    model: ServedModel, options: EngineOptions, plan: ServingPlan | None, *, quiet: bool
+    model: ServedModel,
+    options: EngineOptions,
+    plan: ServingPlan | None,
+    *,
+    quiet: bool,
+    recorder: Recorder | None = None,
 ) -> Iterator[Engine]:
     """The engine of a model, with progress on stderr until it is ready."""
     with (
         _progress(quiet) as progress,
-        launched(model, options, plan, progress) as engine,
+        launched(model, options, plan, progress, recorder) as engine,
     ):
         yield engine
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from shardwise.check.hlo.costs import Cost
 from shardwise.errors import BadFile
+from shardwise.hardware import Chip
 from shardwise.profile.categories import (
     CATEGORIES,
     COMMUNICATION,
@@ -23,10 +25,13 @@ from shardwise.profile.categories import (
     LOOP,
     WORK,
 )
+from shardwise.profile.costs import Work, program_costs
 from shardwise.profile.devices import Device, Event, Execution, devices_of
 from shardwise.profile.files import open_trace, trace_files
 from shardwise.profile.intervals import Span, covered, partition
-from shardwise.profile.result import CategoryTime, OperationTime, Profile
+from shardwise.profile.memory import memory_peak
+from shardwise.profile.plans import chip_of, plan_beside
+from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
 
 NANOSECONDS = 1e9  # per second
 # Which of the categories that overlap has the time; a copy beside the operations comes after both.
@@ -39,7 +44,12 @@ Key = tuple[str, str, str]  # name, pass, category of an operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAccount:
-    """The seconds of the mean step on one device; `named_s` is in operations of the model."""
+    """The seconds of the mean step on one device.
+
+    Args:
+        named_s: in operations of the model.
+        runs: an event of each operation of a program, with its number in a step.
+    """
 
     n_steps: int
     step_s: float
@@ -48,6 +58,7 @@ class DeviceAccount:
     named_s: float
     parts: dict[Key, float]
     counts: dict[Key, float]
+    runs: list[tuple[Event, float]]
 
 
 def read_devices(path: str) -> list[Device]:
@@ -65,17 +76,36 @@ def read_devices(path: str) -> list[Device]:
     return devices
 
 
-def profile_devices(path: str, devices: Sequence[Device]) -> Profile:
+def read_profile(path: str) -> Profile:
+    """The account of a trace.
+
+    Raises:
+        BadFile: there is no trace of a step.
+    """
+    return profile_devices(path, read_devices(path))
+
+
+def profile_devices(
+    path: str, devices: Sequence[Device], *, program: str = "", chip: Chip | None = None
+) -> Profile:
     """The account of a step, the mean over devices.
 
     Args:
         path: of the trace.
+        program: whose executions are steps; empty for the one that takes most of the time.
+        chip: of the devices, for the roofs of operations.
 
     Raises:
         BadFile: no device has executed a program.
     """
-    module = main_module(devices)
+    module = program or main_module(devices)
+    plan = plan_beside(path)
+    if chip is None and plan:
+        chip = chip_of(plan)
     active = [device for device in devices if steps_of(device, module)]
+    if not active and program:
+        names = sorted({run.module for device in devices for run in device.executions})
+        raise BadFile(f"{program} did not run in the trace. Its programs: {', '.join(names)}.")
     if not active:
         raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')
     accounts = [account_device(device, steps_of(device, module)) for device in active]
@@ -86,6 +116,7 @@ def profile_devices(path: str, devices: Sequence[Device]) -> Profile:
             parts[key] += seconds / len(accounts)
         for key, count in account.counts.items():
             counts[key] += count / len(accounts)
+    work = _work(accounts[0], active[0], module, chip)
     step_s = sum(parts.values())
     by_category = dict.fromkeys(CATEGORIES, 0.0)
     for (_, _, category), seconds in parts.items():
@@ -112,8 +143,47 @@ def profile_devices(path: str, devices: Sequence[Device]) -> Profile:
             CategoryTime(category=category, seconds=seconds, share=seconds / step_s)
             for category, seconds in by_category.items()
         ),
-        operations=_operation_times(parts, counts, step_s),
+        operations=_operation_times(parts, counts, work, step_s),
+        plan=plan,
+        chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
+        memory=_memory(active[0], module),
     )
+
+
+def _work(
+    account: DeviceAccount, device: Device, module: str, chip: Chip | None
+) -> dict[Key, Work]:
+    """FLOPs and bytes of a step by operation, as the profiler says, else of the program."""
+    costs: dict[str, Cost] = {}
+    names = {event.name for event, _ in account.runs if event.module == module}
+    program = device.programs.executed(module, names)
+    if program is not None:
+        costs = program_costs(program, names)
+    work: dict[Key, Work] = {}
+    for event, n_runs in account.runs:
+        cost = costs.get(event.name) if event.module == module else None
+        if event.flops is not None or event.hbm_bytes is not None:
+            dtype = cost.dtype if cost else ""
+            flops, hbm_bytes = int(event.flops or 0), int(event.hbm_bytes or 0)
+            cost = Cost(flops=flops, elementwise=0, hbm_bytes=hbm_bytes, dtype=dtype)
+        if cost is not None and event.category in WORK:
+            key = _key(event)
+            work[key] = work.get(key, Work()).plus(cost, chip, n_runs)
+    return work
+
+
+def _memory(device: Device, module: str) -> MemoryPeak | None:
+    """The peak of memory, and when in the first step it is."""
+    names = {event.name for event in device.events if event.module == module}
+    program = device.programs.executed(module, names)
+    peak = memory_peak(program) if program is not None else None
+    if peak is None:
+        return None
+    start_ns, end_ns = steps_of(device, module)[0]
+    for event in device.events:
+        if event.name == peak.instruction and event.start_ns >= start_ns:
+            return replace(peak, at_share=(event.start_ns - start_ns) / (end_ns - start_ns))
+    return peak
 
 
 def main_module(devices: Sequence[Device]) -> str:
@@ -128,41 +198,68 @@ def main_module(devices: Sequence[Device]) -> str:
 def steps_of(device: Device, module: str) -> list[tuple[float, float]]:
     """Start and end of each step: each lasts until the next begins, so the last one is none.
 
-    An only execution is a step by itself.
+    An only execution is a step by itself. If most steps have no time of another program as long
+    as the step's own, those that have, as a prefill between two decode passes, are none.
     """
     runs = [execution for execution in device.executions if execution.module == module]
     if len(runs) < 2:
         return [(run.start_ns, run.end_ns) for run in runs if run.end_ns > run.start_ns]
-    starts = [run.start_ns for run in runs]
-    return list(pairwise(starts))
+    others = [run for run in device.executions if run.module != module]
+    steps = []
+    plain = []
+    for run, following in pairwise(runs):
+        step = (run.start_ns, following.start_ns)
+        steps.append(step)
+        inside = [other for other in others if step[0] <= other.start_ns < step[1]]
+        if sum(o.end_ns - o.start_ns for o in inside) < run.end_ns - run.start_ns:
+            plain.append(step)
+    return plain if 2 * len(plain) > len(steps) else steps
 
 
 def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> DeviceAccount:
     """The account of the mean step on one device."""
-    start_ns = steps[0][0]
-    end_ns = steps[-1][1]
-    events = [event for event in device.events if start_ns <= event.start_ns < end_ns]
+    windows = _windows(steps)
+    events = [
+        event
+        for event in device.events
+        if any(start_ns <= event.start_ns < end_ns for start_ns, end_ns in windows)
+    ]
     spans = [_gap_span(execution) for execution in device.executions]
     spans += [_event_span(event) for event in events]
-    in_window = partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False))
+    in_window: Counter[tuple[Key, bool]] = Counter()
+    for start_ns, end_ns in windows:
+        in_window.update(partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False)))
     per_step = NANOSECONDS * len(steps)
     parts: dict[Key, float] = defaultdict(float)
     for (key, _), duration in in_window.items():
         parts[key] += duration / per_step
     counts: Counter[Key] = Counter(_key(event) for event in events)
+    n_runs = Counter((event.module, event.name) for event in events)
+    one_of = {(event.module, event.name): event for event in events}
     collectives = [
         (event.start_ns, event.end_ns) for event in events if event.category == COMMUNICATION
     ]
     named = sum(duration for (_, is_named), duration in in_window.items() if is_named)
     return DeviceAccount(
         n_steps=len(steps),
-        step_s=(end_ns - start_ns) / per_step,
+        step_s=sum(end_ns - start_ns for start_ns, end_ns in windows) / per_step,
         longest_s=max(last - first for first, last in steps) / NANOSECONDS,
-        communication_s=covered(collectives, start_ns, end_ns) / per_step,
+        communication_s=sum(covered(collectives, *window) for window in windows) / per_step,
         named_s=named / per_step,
         parts=dict(parts),
         counts={key: count / len(steps) for key, count in counts.items()},
+        runs=[(event, n_runs[name] / len(steps)) for name, event in one_of.items()],
     )
+
+
+def _windows(steps: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The steps, those that follow one another as one."""
+    windows: list[tuple[float, float]] = []
+    for start, end in steps:
+        if windows and windows[-1][1] == start:
+            start = windows.pop()[0]
+        windows.append((start, end))
+    return windows
 
 
 def _gap_span(execution: Execution) -> Span[tuple[Key, bool]]:
@@ -188,12 +285,14 @@ def _key(event: Event) -> Key:
 
 
 def _operation_times(
-    parts: dict[Key, float], counts: dict[Key, float], step_s: float
+    parts: dict[Key, float], counts: dict[Key, float], work: dict[Key, Work], step_s: float
 ) -> tuple[OperationTime, ...]:
     """The operations, those that take longest first, with the time that is no operation's."""
     rows = []
     for key in sorted(parts, key=lambda key: -parts[key]):
         name, phase, category = key
+        done = work.get(key)
+        roof_s, roof = done.roof if done else (None, "")
         rows.append(
             OperationTime(
                 name=name,
@@ -202,6 +301,10 @@ def _operation_times(
                 count=counts.get(key, 0.0),
                 seconds=parts[key],
                 share=parts[key] / step_s,
+                flops=done.flops if done else None,
+                hbm_bytes=done.hbm_bytes if done else None,
+                roof_s=roof_s,
+                roof=roof,
             )
         )
     return tuple(rows)

@@ -42,6 +42,7 @@ class Event:
         line: the thread, stream or engine that ran it.
         asynchronous: whether it ran beside the operations of the device's main line.
         start_ns: on the clock of its host.
+        flops, hbm_bytes: as the profiler of the device says; None if it does not.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Event:
     asynchronous: bool
     start_ns: float
     end_ns: float
+    flops: float | None = None
+    hbm_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +72,19 @@ class Device:
     """The events of one device, in order of their start, and its executions of programs.
 
     Args:
-        has_programs: whether the trace holds the programs, with name scopes and opcodes.
+        programs: those that the trace holds, with name scopes and opcodes.
     """
 
     name: str
     kind: str
     events: tuple[Event, ...]
     executions: tuple[Execution, ...]
-    has_programs: bool
+    programs: Programs
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether the trace holds one of its programs."""
+        return self.programs.has(event.module for event in self.events)
 
 
 def devices_of(trace: TraceFile) -> list[Device]:
@@ -150,11 +158,13 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
     name = str(stats.get("hlo_op") or kernel)
     module = str(stats.get("hlo_module", ""))
     found = compiled.find(module, name)
-    op_name = found.op_name if found else str(stats.get("tf_op", ""))
+    operation = model_operation(str(stats.get("tf_op", "")))
+    if found is not None:
+        operation = found.operation
     run = stats.get("run_id")
     return Event(
         name=name,
-        operation=model_operation(op_name),
+        operation=operation,
         category=category(kernel if found is None else name, found),
         module=module,
         run=None if run is None else int(run),
@@ -162,7 +172,14 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
         asynchronous=line == ASYNC_LINE,
         start_ns=raw.start_ns,
         end_ns=raw.start_ns + raw.duration_ns,
+        flops=_number(stats, "flops"),
+        hbm_bytes=_number(stats, "bytes_accessed", "bytes accessed"),
     )
+
+
+def _number(stats: dict[str, Any], *names: str) -> float | None:
+    """The first of some statistics that an event has."""
+    return next((float(stats[name]) for name in names if name in stats), None)
 
 
 def _device(
@@ -174,7 +191,7 @@ def _device(
         kind=kind,
         events=tuple(events),
         executions=tuple(executions or executions_of(events)),
-        has_programs=compiled.has(event.module for event in events),
+        programs=compiled,
     )
 
 

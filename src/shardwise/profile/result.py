@@ -23,6 +23,10 @@ class OperationTime:
         phase: forward, backward, remat or update; empty if the name is that of the program.
         count: operations of the program in a step, on one device.
         share: of the step.
+        flops: of a step on one device; None if the trace does not say.
+        hbm_bytes: read and written by its programs on one device in a step; None if not known.
+        roof_s: least seconds at the peak rates of the chip; None without a chip.
+        roof: the rate that makes them: compute or HBM; empty without a chip.
     """
 
     name: str
@@ -31,6 +35,42 @@ class OperationTime:
     count: float
     seconds: float
     share: float
+    flops: float | None = None
+    hbm_bytes: float | None = None
+    roof_s: float | None = None
+    roof: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveArrays:
+    """Temporary arrays of one operation that are live at the peak of memory."""
+
+    name: str
+    phase: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeak:
+    """The memory of a program on one device, as its compiler assigned it.
+
+    Args:
+        bytes: `arguments` plus `temporaries`.
+        arguments: what the program is given, and results in their place.
+        temporaries: all else; the arrays of the peak fit in it.
+        instruction, operation: what runs when most temporary arrays are live.
+        at_share: when, as a share of the step; None if the trace does not say.
+        arrays: those that are live then, by operation, the largest first.
+    """
+
+    bytes: int
+    arguments: int
+    temporaries: int
+    instruction: str
+    operation: str
+    arrays: tuple[LiveArrays, ...]
+    at_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +91,9 @@ class Profile:
         operations_share: of the step, in operations of programs.
         named_share: of the step, in operations with name scopes of the model.
         has_programs: whether the trace holds the compiled programs.
+        plan: the plan kept beside the trace, which ran; empty without one.
+        chip: whose roofs bound the operations; empty without one.
+        memory: None if the trace does not hold the compiler's assignment.
     """
 
     trace: str
@@ -70,3 +113,6 @@ class Profile:
     has_programs: bool
     categories: tuple[CategoryTime, ...]
     operations: tuple[OperationTime, ...]
+    plan: str = ""
+    chip: str = ""
+    memory: MemoryPeak | None = None

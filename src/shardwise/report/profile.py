@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.profile.categories import (
@@ -15,12 +15,17 @@ from shardwise.profile.categories import (
     LOOP,
     MATMUL,
 )
-from shardwise.profile.result import OperationTime, Profile
+from shardwise.profile.costs import HBM
+from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
 
+LEAST_HOST = 0.1  # share of a step from which the first line says that the host holds it
+LEAST_SHARE = 5e-4  # of exposed communication, in the first line
+N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
 NAME_WIDTH = 34  # characters
+NAME_BESIDE_RATE = 20
 TITLES = {
     MATMUL: "matmuls",
     ATTENTION: "attention",
@@ -44,8 +49,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     yield labelled(_about(profile))
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
-    headers = ["operation", "pass", "category", ">times", ">a step", ">share"]
-    yield table(headers, [_operation_row(part) for part in operations[:N_OPERATIONS]])
+    yield _operation_table(operations[:N_OPERATIONS])
+    if profile.chip:
+        yield quiet(f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds")
+    if profile.memory:
+        yield labelled(_memory_rows(profile.memory))
     if not profile.has_programs:
         yield (
             "The trace does not hold the compiled program, or no library of protocol buffers is "
@@ -56,12 +64,31 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")
 
 
+def short(profile: Profile) -> Iterator[Block]:
+    """The first line of an account, and the command for the rest."""
+    yield labelled([("profile", _headline(profile))])
+    yield quiet(f"type  shardwise profile {profile.trace}")
+
+
 def _headline(profile: Profile) -> str:
+    """The step; first the host if it holds the devices longer than any work of theirs."""
     shares = {part.category: part.share for part in profile.categories}
     largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
-    parts = [f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])]
-    parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
-    parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
+    lost = {name: shares[name] for name in (COMMUNICATION, HOST, GAP, LOOP)}
+    parts = []
+    is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
+    if is_host_bound:
+        parts.append(
+            f"host-bound: devices wait {percent(shares[HOST])} of it for the host "
+            "(loader, dispatch)"
+        )
+    parts += [
+        f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])
+    ]
+    if shares[COMMUNICATION] >= LEAST_SHARE:
+        parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
+    if not is_host_bound:
+        parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
     return f"step {units.show_seconds(profile.step_s)}: {', '.join(parts)}"
 
 
@@ -99,15 +126,60 @@ def _category_rows(profile: Profile) -> Iterator[list[str]]:
     yield ["  step", units.show_seconds(profile.step_s), percent(1.0), ""]
 
 
-def _operation_row(part: OperationTime) -> list[str]:
-    name = part.name
-    if len(name) > NAME_WIDTH:
-        name = f"…{name[1 - NAME_WIDTH :]}"
-    return [
-        f"  {name}",
-        part.phase,
-        part.category,
-        units.significant(part.count),
-        units.show_seconds(part.seconds),
-        percent(part.share),
+def _operation_table(parts: Sequence[OperationTime]) -> Block:
+    """The operations, with the rate that they reach at the roof that binds, if it is known."""
+    headers = ["operation", "pass", "category", ">times", ">a step", ">share"]
+    has_work = any(part.hbm_bytes for part in parts)
+    if has_work:
+        headers[3] = ""
+        headers.append(">rate")
+    if any(part.roof for part in parts):
+        headers.append(">of roof")
+    rows = []
+    for part in parts:
+        cells = [
+            f"  {_shortened(part.name, NAME_WIDTH if not has_work else NAME_BESIDE_RATE)}",
+            part.phase,
+            part.category,
+            units.significant(part.count),
+            units.show_seconds(part.seconds),
+            percent(part.share),
+            _rate(part),
+            percent(part.roof_s / part.seconds) if part.roof_s and part.seconds else "",
+        ]
+        rows.append([c for c, header in zip(cells, headers, strict=False) if header])
+    return table([header for header in headers if header], rows)
+
+
+def _shortened(name: str, width: int) -> str:
+    """The end of a name that is longer than `width` characters."""
+    return name if len(name) <= width else f"…{name[1 - width :]}"
+
+
+def _rate(part: OperationTime) -> str:
+    """FLOP/s, or bytes per second if these bind, or there are no FLOPs."""
+    if not part.seconds or part.hbm_bytes is None:
+        return ""
+    if part.flops and part.roof != HBM:
+        return units.show_rate(part.flops / part.seconds, "FLOP/s")
+    return units.show_rate(part.hbm_bytes / part.seconds, "B/s") if part.hbm_bytes else ""
+
+
+def _memory_rows(memory: MemoryPeak) -> Iterator[tuple[str, str]]:
+    """The peak, when it is, and the largest arrays that are live then."""
+    when = ""
+    if memory.at_share is not None:
+        when = f", at {percent(memory.at_share)} of the step"
+    yield (
+        "memory",
+        f"{units.show_bytes(memory.bytes)} on a device: arguments "
+        f"{units.show_bytes(memory.arguments)}, temporary arrays "
+        f"{units.show_bytes(memory.temporaries)}",
+    )
+    if not memory.arrays:
+        return
+    arrays = [
+        f"{part.name}{f' {part.phase}' if part.phase else ''} {units.show_bytes(part.bytes)}"
+        for part in memory.arrays[:N_ARRAYS]
     ]
+    yield "peak", f"in {memory.operation}{when}; largest then: {', '.join(arrays)}"

@@ -37,6 +37,7 @@ from shardwise.simulate.host_tier import Copies
 Array = jax.Array
 Ints = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+DECODE, PREFILL = "decode", "prefill"  # names of programs
 Program = tuple[int, int, bool]  # rows of all pools, new tokens of each, whether all logits return
 Tell = Callable[[str, Sequence[Any]], None]  # tells other processes of a call and its arguments
 
@@ -72,13 +73,16 @@ class DevicePrograms:
         if self.forward.by_layer:
             self._compiler_options = cpu_rows.compiler_options()
             self.weights = jax.jit(self.forward.weights_by_layer)(self.weights)
-        self._run = jax.jit(
-            functools.partial(_run, self.forward),
-            static_argnames="all_logits",
-            donate_argnums=(1,),
-            out_shardings=(self._cache_formats, None),
-            compiler_options=self._compiler_options,
-        )
+        self._runs = {
+            name: jax.jit(
+                _named(name, functools.partial(_run, self.forward)),
+                static_argnames="all_logits",
+                donate_argnums=(1,),
+                out_shardings=(self._cache_formats, None),
+                compiler_options=self._compiler_options,
+            )
+            for name in (DECODE, PREFILL)
+        }
         # Each process of the engine reads what is drawn, so its devices have all of it.
         drawn: dict[str, Any] = {"static_argnames": "n_top", "out_shardings": self._replicated}
         self._draw = jax.jit(_draw, donate_argnums=(1,), **drawn)
@@ -105,6 +109,10 @@ class DevicePrograms:
         """Number of slots; a sequence that has ended keeps its slot until the host knows it."""
         return 2 * self.max_sequences * self.n_pools
 
+    def run_of(self, length: int) -> Any:
+        """The forward pass over rows of `length` new tokens; its name is read in profiles."""
+        return self._runs[DECODE if length == 1 else PREFILL]
+
     def perform(self, call: str, *arguments: Any) -> Any:
         """Issue work to the devices; all that changes them after `compile` goes through here.
 
@@ -121,7 +129,7 @@ class DevicePrograms:
     def _perform_forward(self, all_logits: bool, *batch: Ints | Bools) -> Array:
         run = self._compiled.get((*batch[0].shape, all_logits))
         if run is None:
-            run = functools.partial(self._run, all_logits=all_logits)
+            run = functools.partial(self.run_of(batch[0].shape[1]), all_logits=all_logits)
         arguments = (self.weights, self._cache, self._last_token_S)
         self._cache, self._logits = run(*arguments, *batch)
         return self._logits
@@ -153,6 +161,11 @@ class DevicePrograms:
     def _perform_copy(self, *copies: Any) -> None:
         if self._host_cache is not None:
             self._cache = self._host_cache.copy(self._cache, Copies(*copies))
+
+
+def _named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function
 
 
 def _run(

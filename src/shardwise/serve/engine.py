@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import jax
 
 from shardwise.errors import BadInput
+from shardwise.runtime.recording import Recorder
 from shardwise.runtime.serving.sampling import Drawn, LogProbabilities, Verified
 from shardwise.serve.drafts import Drafter, with_drafts
 from shardwise.serve.live import Live, seed_of
@@ -79,6 +80,7 @@ class InferenceEngine:
         self._read_first: set[Live] = set()  # those with a slot that need their tokens for a draw
         self._request_ids = itertools.count()
         self._counts = dict.fromkeys(COUNTS, 0)
+        self.recorder = Recorder()
         self._closing = False
         self._healthy = True
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -189,6 +191,7 @@ class InferenceEngine:
             self._deliver(self._take_dispatched())
         self._scheduler.advance(gained=gained, stopped=[live.state for live in self._ended])
         self._counts["passes"] += 1
+        self.recorder.count()
         self._forget_ended()
 
     def _take_dispatched(self) -> list[Dispatched]:
@@ -315,14 +318,9 @@ class InferenceEngine:
         if live.slot is None:
             raise RuntimeError(f"request {live.generation.id} runs without a slot")
         table = self._scheduler.block_table(state)
+        pool = state.pool
         return Row(
-            live=live,
-            slot=live.slot,
-            pool=state.pool,
-            tokens=tokens,
-            past=past,
-            table=table,
-            draws=draws,
+            live=live, slot=live.slot, pool=pool, tokens=tokens, past=past, table=table, draws=draws
         )
 
     def _decode(self, rows: list[Row]) -> Iterator[Dispatched]:

@@ -14,6 +14,7 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import require_jax
 from shardwise.runtime.processes.consensus import require_equal
+from shardwise.runtime.recording import Recorder
 from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
 from shardwise.serve.engine_states import engine_states, small_engine, state_of, with_dtypes
 from shardwise.serve.model_files import ServedModel
@@ -38,8 +39,12 @@ def launched(
     options: EngineOptions,
     plan: ServingPlan | None = None,
     progress: Progress = lambda stage, done, total: None,
+    recorder: Recorder | None = None,
 ) -> Iterator[Engine]:
     """Load a model, compile its programs, and start its engine; it is closed at the end.
+
+    Args:
+        recorder: counts the passes, and records some of them; None to record none.
 
     Raises:
         BadInput: the model or the plan is not served here.
@@ -58,6 +63,8 @@ def launched(
         prefill_states, states = engine_states(model, options, plan, context)
         running.enter_context(kept_programs())
         _require_equal(model, options, plan)
+        if recorder is not None:
+            running.callback(recorder.close)
 
         def start(kind: type[E], state: EngineState, options: EngineOptions = options) -> E:
             programs, limits, drafter = _load(model, state, options, plan, context, progress)
@@ -65,6 +72,8 @@ def launched(
                 programs.compile_transfer()
             leader.lead(_models(programs, drafter))
             engine = kind(programs, limits, drafter)
+            if recorder is not None:
+                engine.recorder = recorder
             running.callback(engine.close)
             return engine
 

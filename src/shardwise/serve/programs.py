@@ -124,7 +124,7 @@ class Programs(DevicePrograms):
         n_rows, length, all_logits = program
         batch = self._arrays([], n_rows, length)
         arguments = (self.weights, self._cache, self._last_token_S)
-        return self._run.lower(*arguments, *batch, all_logits=all_logits).compile()
+        return self.run_of(length).lower(*arguments, *batch, all_logits=all_logits).compile()
 
     def copy_blocks(self, copies: Copies) -> None:
         """Run the copies between the cache and host memory that precede a pass."""
@@ -204,7 +204,7 @@ class Programs(DevicePrograms):
         return logits
 
     def _arrays(self, rows: Sequence[Row], n_rows: int, length: int) -> tuple[Ints | Bools, ...]:
-        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `_run`."""
+        """(tokens_BT, slot_B, is_from_slot_B, past_B, new_B, tables_BM) of `run_of`."""
         n_rows *= self.n_pools
         tokens_BT = np.zeros((n_rows, length), np.int32)
         slot_B = np.full(n_rows, self.n_slots, np.int32)

@@ -13,6 +13,7 @@ import jax
 from shardwise.errors import CheckFailed
 from shardwise.plan.schema.training import Plan
 from shardwise.runtime.processes.consensus import all_agree
+from shardwise.runtime.recording import Recorder
 from shardwise.runtime.training.step import TrainStep
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.train.checkpoint import Checkpoints, array_types
@@ -45,6 +46,7 @@ class Loop:
         checkpoints: the folder of checkpoints; None to save nothing.
         save_every: steps between checkpoints; 0 to save at the end only.
         stop_request: whether a signal has asked the run to stop.
+        recorder: records a trace of some steps.
         losses: loss of every step so far, nats per token.
         seconds: duration of every step so far.
     """
@@ -61,6 +63,7 @@ class Loop:
     checkpoints: Checkpoints | None
     save_every: int
     stop_request: StopRequest
+    recorder: Recorder = field(default_factory=Recorder)
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     _n_bad: int = 0
@@ -97,16 +100,20 @@ class Loop:
             ending = self._stop_signal() or "done"
             if ending != "done":
                 break
-            if (
+            saves = (
                 self.save_every
                 and self.step % self.save_every == 0
                 and self.step < self.recipe.steps
-            ):
+            )
+            if saves or self.recorder.is_due:
                 self._report(*pending, learning_rate)
                 pending = None
                 if self._problems:
                     break
+            self.recorder.count()
+            if saves:
                 self.save()
+            if pending is None:
                 self._started_s = time.perf_counter()
         if pending is not None:
             self._report(*pending, learning_rate)

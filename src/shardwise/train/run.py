@@ -17,6 +17,7 @@ from shardwise.runtime.devices import devices_for
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
+from shardwise.runtime.recording import Recorder
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.checks import check_inputs
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 MANY_TOKENS = 1 << 29  # whose check takes seconds
 RESUME = "Start all of them again with --resume; saved checkpoints are complete."
+NOT_RECORDED = "no step was recorded for --profile: the run ended before its third step."
 COMPILING = "compiling the step"  # the stage before the first step
 
 
@@ -55,6 +57,7 @@ def train(
     start: str = "",
     export: str = "",
     tensorboard: str = "",
+    profile: str = "",
     hooks: Hooks | None = None,
 ) -> Run:
     """Train the model of a plan under its layout, on the available devices.
@@ -78,6 +81,7 @@ def train(
             empty for random weights.
         export: folder to write the final weights to, in the same format; empty for none.
         tensorboard: folder for event files of TensorBoard; empty for none.
+        profile: folder for a trace of the five steps after the first two; empty for none.
         hooks: callbacks that receive the progress.
 
     Raises:
@@ -101,7 +105,11 @@ def train(
         start=start,
         earlier=earlier,
         resume=saving.resume,
-        folders=[(saving.folder, "checkpoints"), (tensorboard, "event files")],
+        folders=[
+            (saving.folder, "checkpoints"),
+            (tensorboard, "event files"),
+            (profile, "the trace"),
+        ],
         export=export,
         log=log,
     )
@@ -141,6 +149,8 @@ def train(
         loop, compile_s = _prepare(plan, case, devices, record, saving, order, sample, hooks)
         loop.stop_request = stop_request
         loop.metrics = metrics
+        loop.recorder = Recorder(profile if is_first() else "", plan)
+        stack.callback(loop.recorder.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
         first_step = loop.step
@@ -148,6 +158,9 @@ def train(
         last_checkpoint = _last_checkpoint(loop.checkpoints)
         if export:
             hooks.on_note(export_or_save(export, loop, record, last_checkpoint))
+        loop.recorder.close()
+        if profile and is_first() and not loop.recorder.has_recorded:
+            hooks.on_note(NOT_RECORDED)
         text = None
         if sample is not None:
             text = _sample(loop, sample)
@@ -166,6 +179,7 @@ def train(
         losses=tuple(loop.losses),
         checkpoint=last_checkpoint,
         sample=text,
+        profile=profile if loop.recorder.has_recorded else None,
     )
 
 

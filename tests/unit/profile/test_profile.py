@@ -8,13 +8,17 @@ import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.profiler import ProfileData, ProfileOptions
 
+from shardwise.hardware import parse_chip
 from shardwise.profile.account import profile_devices, read_devices
+from shardwise.profile.memory import at_peak
+from shardwise.profile.neighbours import neighbours
 from shardwise.profile.result import Profile
 from tests.golden.terminal import run
 
@@ -75,12 +79,13 @@ def test_the_screen_and_the_numbers(trace: Path, tmp_path: Path) -> None:
     assert said.code == 0, said.err
     first, *rest = said.out.splitlines()
     assert first.startswith("step ")
-    assert ": matmuls " in first
+    assert " matmuls " in " ".join([first, *rest])
     assert max(map(len, [first, *rest])) <= 80
     document = json.loads(run("profile", str(trace), "--json").out)
     assert set(document) == set(Profile.__dataclass_fields__)
     assert set(document["operations"][0]) == {
-        "name", "phase", "category", "count", "seconds", "share"
+        "name", "phase", "category", "count", "seconds", "share",
+        "flops", "hbm_bytes", "roof_s", "roof",
     }  # fmt: skip
     bars = json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
     assert sum(bar["name"] == "mlp.up" for bar in bars) >= STEPS
@@ -182,3 +187,97 @@ def test_a_gpu_has_a_stream_for_communication(tmp_path: Path) -> None:
     profile = account(file)
     assert_sums(profile)
     assert profile.kind == "GPU"
+
+
+def test_work_of_an_operation_and_the_roof_that_binds(trace: Path) -> None:
+    chip = parse_chip("v5e")
+    profile = profile_devices(str(trace), read_devices(str(trace)), chip=chip)
+    parts = [part for part in profile.operations if part.name == "mlp.up" and part.flops]
+    flops = 2 * 2 * 512 * 256 * 256  # of both layers
+    assert sum(part.flops or 0 for part in parts) == pytest.approx(flops)
+    for part in parts:
+        assert part.hbm_bytes
+        assert part.roof_s
+        compute_s = (part.flops or 0) / chip.peak("bf16")
+        hbm_s = part.hbm_bytes / chip.need("hbm.bandwidth")
+        assert part.roof_s == pytest.approx(max(compute_s, hbm_s))
+        assert part.roof == ("compute" if compute_s >= hbm_s else "HBM")
+    said = run("profile", str(trace), "--on", "v5e").out
+    assert "of roof" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_peak_of_memory_is_the_compilers(trace: Path) -> None:
+    memory = account(trace).memory
+    assert memory is not None
+    weights, x = 2 * 256 * 256 * 4, 512 * 256 * 4
+    assert memory.arguments == weights + x
+    result = 256 * 4  # no temporary array: both layers are one fusion
+    assert memory.bytes == memory.arguments + memory.temporaries == weights + x + result
+
+
+def test_arrays_that_share_memory_count_once_at_the_peak() -> None:
+    allocate, free, share = 0, 1, 2
+
+    def event(kind: int, buffer: int, canonical: int = 0) -> SimpleNamespace:
+        name = f"fusion.{buffer}"
+        return SimpleNamespace(
+            kind=kind, buffer_id=buffer, instruction_name=name, share_with_canonical_id=canonical
+        )
+
+    events = [
+        event(allocate, 1),
+        event(allocate, 2),
+        event(share, 3, 2),
+        event(free, 2),  # its memory is that of 3
+        event(free, 1),
+        event(allocate, 4),
+        event(free, 3),
+        event(allocate, 5),
+    ]
+    live, instruction = at_peak(events, {1: 10, 2: 20, 3: 20, 4: 15, 5: 5})
+    assert live == {2: "fusion.2", 4: "fusion.4"}
+    assert instruction == "fusion.4"
+
+
+def test_another_program_between_two_steps_is_no_step(tmp_path: Path) -> None:
+    steps = [("jit_step(7)", at, 80) for at in (0, 100, 200, 500)]
+    lines = {
+        "XLA Modules": [*steps, ("jit_evaluate(8)", 300, 180)],
+        "XLA Ops": [("%dot.1 = f32[8] dot(%a)", at, 60) for at in (0, 100, 200, 300, 500)],
+    }
+    file = tmp_path / "tpu.xplane.pb"
+    file.write_bytes(xspace("/device:TPU:0", lines))
+    profile = account(file)
+    assert_sums(profile)
+    assert (profile.steps, profile.step_s) == (2, pytest.approx(100e-6))
+    said = run("profile", str(file), "--program", "jit_other")
+    assert said.code == 2
+    assert "jit_evaluate(8), jit_step(7)" in " ".join(said.err.split())
+
+
+def test_a_host_that_holds_the_device_is_the_first_thing_said(tmp_path: Path) -> None:
+    lines = {
+        "XLA Modules": [("jit_step(7)", 0, 60), ("jit_step(7)", 100, 60)],
+        "XLA Ops": [("%dot.1 = f32[8] dot(%a)", 0, 60), ("%dot.1 = f32[8] dot(%a)", 100, 60)],
+    }
+    file = tmp_path / "tpu.xplane.pb"
+    file.write_bytes(xspace("/device:TPU:0", lines))
+    said = " ".join(run("profile", str(file)).out.split())
+    assert said.startswith("step 100 us: host-bound: devices wait 40 % of it for the host")
+
+
+def test_a_copy_without_a_scope_belongs_to_its_producer_or_its_consumer() -> None:
+    def instruction(number: int, opcode: str, *operands: int) -> SimpleNamespace:
+        return SimpleNamespace(id=number, opcode=opcode, operand_ids=operands)
+
+    names = {1: "", 2: "", 3: "jit(f)/mlp.up/dot", 4: "", 5: "jit(f)/jvp()/mul", 6: ""}
+    instructions = [
+        instruction(1, "parameter"),
+        instruction(2, "copy", 1),  # of a weight
+        instruction(3, "dot", 2),
+        instruction(4, "copy", 3),
+        instruction(5, "multiply", 4),
+        instruction(6, "iota"),
+    ]
+    assert neighbours(instructions, names) == dict.fromkeys((1, 2, 4, 5), names[3])

@@ -1,31 +1,86 @@
-"""`shardwise profile TRACE`: where the time of a step went, from a trace of jax.profiler."""
+"""`shardwise profile TRACE | PLAN.json`: where the time of a step went."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.options import argument, output
-from shardwise.profile.account import profile_devices, read_devices
+from shardwise.cli.inputs import Inputs, load_plan
+from shardwise.cli.machines import parse_chip
+from shardwise.cli.options import argument, output, workload
+from shardwise.cli.progress import ProgressLine
+from shardwise.errors import ShardwiseError
+from shardwise.profile.account import profile_devices, read_devices, read_profile
 from shardwise.profile.perfetto import write_perfetto
 from shardwise.report import profile as report
 from shardwise.runtime.devices import require_jax
 
+if TYPE_CHECKING:
+    from shardwise.plan.schema.json_io import AnyPlan
+    from shardwise.report.style import Block
+
+PLAN_SUFFIX = ".json"
+
 
 def run(
-    trace: Annotated[str, argument("TRACE", "a folder of jax.profiler, or an .xplane.pb")],
+    subject: Annotated[
+        str,
+        argument("TRACE|PLAN.json", "a folder of jax.profiler, an .xplane.pb, or a plan to run"),
+    ],
+    data: options.TokenFolders = "",
+    on: options.TargetHardware = "",
+    program: Annotated[
+        str,
+        workload(
+            "--program NAME", "whose executions are steps  [default: the one that takes most]"
+        ),
+    ] = "",
     perfetto: Annotated[
         str, output("--perfetto FILE", "the operations of the devices, for Perfetto (.json, .gz)")
     ] = "",
     json: options.Json = False,
 ) -> Answer:
-    """Say where the time of a step went, from a trace of jax.profiler of any JAX program on TPUs,
-    GPUs or CPUs: by category, by operation of the model, communication that is hidden and
-    exposed, and idle time."""
-    require_jax("reading a trace", "pip install 'shardwise[run]'")
+    """Say where the time of a step went, by category and by operation of the model: communication
+    that is hidden and exposed, idle time. TRACE: of jax.profiler, of any JAX program on TPUs, GPUs
+    or CPUs. PLAN.json: some steps are run on the devices of this host, with random weights and,
+    without --data, random tokens; the trace is kept in PLAN.profile."""
+    inputs = Inputs()
+    chip = inputs.optional(parse_chip, on)
+    plan = None
+    if subject.endswith(PLAN_SUFFIX):
+        plan = inputs.read(load_plan, subject)
+    elif data:
+        inputs.refuse("--data is for a plan that is run: profile PLAN.json.")
+    inputs.done()
+    require_jax("profiling", "pip install 'shardwise[run]'")
+    trace = subject
+    if plan is not None:
+        trace = str(Path(subject).with_suffix(".profile"))
+        _record(plan, trace, data, quiet=json)
     devices = read_devices(trace)
-    result = profile_devices(trace, devices)
+    result = profile_devices(trace, devices, program=program, chip=chip)
     if perfetto:
         write_perfetto(perfetto, devices, result)
     return Answer(document=lambda: result, blocks=report.blocks(result, perfetto), as_json=json)
+
+
+def _record(plan: AnyPlan, folder: str, data: str, *, quiet: bool) -> None:
+    """Run and record steps of a plan, and show what is done."""
+    from shardwise.profile.of_plan import record_plan
+
+    line = ProgressLine(quiet=quiet)
+    try:
+        record_plan(plan, folder, data=data, on_stage=lambda stage: line.show(f"{stage} ..."))
+    finally:
+        line.clear()
+
+
+def short_account(folder: str) -> Iterator[Block]:
+    """The first line of the account of a trace, or why there is none."""
+    try:
+        yield from report.short(read_profile(folder))
+    except ShardwiseError as error:
+        yield str(error)

@@ -18,15 +18,20 @@ from shardwise.cli.inputs import Inputs
 from shardwise.cli.options import option
 from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.cli.streams import reserve_stdout, write_answer
+from shardwise.cli.verbs.profile import short_account
 from shardwise.errors import BadInput
-from shardwise.report.style import showable
+from shardwise.report.style import render, showable
 from shardwise.runtime.devices import require_jax
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
+from shardwise.runtime.recording import Recorder
 from shardwise.serve.http.options import KEYS_VARIABLE, ServerOptions, read_api_keys
 from shardwise.serve.launch import INSTALL_COMMAND
+from shardwise.train.writable import ensure_writable
 
 DEFAULT = ServerOptions()
 RESTART = "Start all of them again."
+
+PASSES_BEFORE, PASSES_RECORDED = 8, 32  # of a trace
 
 server_option = partial(option, "Server")
 
@@ -71,6 +76,7 @@ def run(
     prefill_from: Annotated[
         str, server_option("--prefill-from URL", "have prompts computed by a server with --prefill")
     ] = "",
+    profile: options.ProfileFolder = "",
     coordinator: options.Coordinator = "",
     processes: options.Processes = None,
     process: options.Process = None,
@@ -95,6 +101,8 @@ def run(
     key_file = Path(keys) if keys else None
     api_keys = inputs.read(read_api_keys, key_file, os.environ)
     inputs.read(_check_port, port)
+    if profile:
+        inputs.read(ensure_writable, Path(profile), "the trace")
     rendezvous = inputs.read(
         Rendezvous, coordinator=coordinator, processes=processes, process=process
     )
@@ -137,7 +145,16 @@ def run(
         else:
             _say(f"ready in {ready.ready_s:.0f} s: {ready.url}, a chat page at /\n")
 
-    with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
+    recorder = Recorder(
+        profile,
+        plan,
+        first=PASSES_BEFORE,
+        steps=PASSES_RECORDED,
+        on_done=lambda: _say(f"recorded: shardwise profile {profile}\n"),
+    )
+    with serving_model.running_engine(
+        found, engine_options, plan, quiet=json, recorder=recorder
+    ) as engine:
         serve(
             engine,
             texts,
@@ -147,6 +164,8 @@ def run(
             version=sw.__version__,
             prefill=engine if prefill else None,  # type: ignore[arg-type]
         )
+    if recorder.has_recorded:
+        _say(render(short_account(profile), sys.stderr))
     return None
 
 

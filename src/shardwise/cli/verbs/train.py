@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -17,11 +18,11 @@ from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import Stages
 from shardwise.cli.streams import reserve_stdout, write_answer
 from shardwise.errors import BadInput, CheckFailed, Problems
-from shardwise.report.style import showable
+from shardwise.report.style import Block, showable
 from shardwise.report.training import run as report
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first
 from shardwise.train.checks import check_inputs
-from shardwise.train.metrics import Hooks, StepRecord
+from shardwise.train.metrics import Hooks, Run, StepRecord
 from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
 from shardwise.train.recipe import ON_BAD, SCHEDULES, Recipe
 from shardwise.train.run import COMPILING
@@ -39,10 +40,7 @@ checkpoints = partial(option, "Checkpoints")
 
 def run(
     plan: Annotated[str, argument("PLAN.json", "a saved plan of training")],
-    data: Annotated[
-        str,
-        workload("--data DIR[=W],...", "tokens, by shardwise data tokenize; W: their weights"),
-    ] = "",
+    data: options.TokenFolders = "",
     steps: Annotated[
         str, workload("--steps N", "steps of the whole run  [default: the plan's tokens]")
     ] = "",
@@ -122,6 +120,7 @@ def run(
         str, output("--log-every N", "steps between lines  [default: a line every 2 seconds]")
     ] = "",
     tensorboard: Annotated[str, output("--tensorboard DIR", "event files of TensorBoard")] = "",
+    profile: options.ProfileFolder = "",
     sample: Annotated[
         str, output("--sample TEXT", "prompt for the trained model to continue")
     ] = "",
@@ -164,7 +163,7 @@ def run(
         start=start,
         earlier=earlier,
         resume=resume,
-        folders=[(checkpoint, "checkpoints"), (tensorboard, "event files")],
+        folders=[(checkpoint, "checkpoints"), (tensorboard, "event files"), (profile, "the trace")],
         export=export,
         log=log,
     )
@@ -186,14 +185,23 @@ def run(
             start=start,
             export=export,
             tensorboard=tensorboard,
+            profile=profile,
             hooks=hooks,
         )
     finally:
         run_lines.stages.done()
-    blocks = report.blocks(result, checkpoint) if is_first() else []
+    blocks = _blocks(result, checkpoint) if is_first() else []
     unsaved = bool(checkpoint) and result.checkpoint != result.done
     exit_code = CheckFailed.exit_code if unsaved else 0
     return Answer(document=lambda: result, blocks=blocks, as_json=json, exit_code=exit_code)
+
+
+def _blocks(run: Run, checkpoint: str) -> Iterator[Block]:
+    yield from report.blocks(run, checkpoint)
+    if run.profile:
+        from shardwise.cli.verbs.profile import short_account
+
+        yield from short_account(run.profile)
 
 
 def _training_plan(path: str) -> sw.Plan:

@@ -11,21 +11,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.serve.engine_options import EngineOptions
 from shardwise.serve.launch import launched
-from shardwise.serve.model_files import ServedModel
-
-if TYPE_CHECKING:
-    from shardwise.runtime.layout.sharding import Table
-    from shardwise.runtime.serving.engine_state import EngineState
-    from shardwise.runtime.weights.descriptions import Tree
+from shardwise.serve.model_files.random_weights import random_model
 
 SEQUENCES = 16
 PROMPT, OUTPUT = 8, 32  # tokens; those of prompts are words of a text, and bytes to the server
@@ -35,25 +26,6 @@ REQUESTS = 48  # of each load
 PATIENCE_S = 120.0
 SHORTEST_S = 1e-6  # of a figure, which must be above 0
 TINY = ModelConfig.dense(n_layers=1, d_model=32, d_ff=32, n_heads=2, n_kv_heads=1, vocab=257)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RandomWeights:
-    """Weights of no trained model."""
-
-    def load(self, table: Table, dtype: Any) -> Tree:
-        """Make all weights."""
-        import jax
-
-        from shardwise.runtime.weights.descriptions import describe, init_weights
-
-        return init_weights(describe(TINY), jax.random.key(0), dtype)
-
-    def load_for(self, engine: EngineState) -> Tree:
-        """Make all weights as an engine has them."""
-        import jax.numpy as jnp
-
-        return engine.quantize_weights(self.load(engine.table, jnp.float32))
 
 
 def measure_server() -> dict[str, float]:
@@ -83,15 +55,7 @@ def _serving() -> Iterator[str]:
     from shardwise.serve.http.run import Server
     from shardwise.serve.texts_of_model import texts_of_model
 
-    model = ServedModel(
-        name="tiny",
-        source=Path(),
-        config=TINY,
-        weights=RandomWeights(),
-        tokenizer=ByteTokenizer(),
-        max_context=CONTEXT,
-        stop_tokens=frozenset(),
-    )
+    model = random_model("tiny", TINY, CONTEXT)
     options = EngineOptions(context=CONTEXT, sequences=SEQUENCES, pass_tokens=PASS_TOKENS)
     ports: SimpleQueue[int] = SimpleQueue()
     with launched(model, options) as engine:

@@ -1,0 +1,67 @@
+"""FLOPs and bytes of operations, and the roof of the chip that binds each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.check.explained.bounds import lower_bound
+from shardwise.check.hlo.costs import Cost, instruction_cost
+from shardwise.check.hlo.text import parse
+from shardwise.check.timeline.kernels import attention_cost
+from shardwise.errors import BadInput
+from shardwise.hardware import Chip
+from shardwise.profile.messages import message_types
+from shardwise.profile.programs import Program
+
+COMPUTE, HBM = "compute", "HBM"  # roofs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Work of operations on one device; the seconds at the roofs are 0 without a chip."""
+
+    flops: float = 0.0
+    hbm_bytes: float = 0.0
+    compute_s: float = 0.0
+    hbm_s: float = 0.0
+
+    def plus(self, cost: Cost, chip: Chip | None, n_runs: float) -> Work:
+        """This work, and that of some runs of an operation."""
+        bound = lower_bound(chip, cost, (), None) if chip else None
+        return Work(
+            flops=self.flops + n_runs * cost.flops,
+            hbm_bytes=self.hbm_bytes + n_runs * cost.hbm_bytes,
+            compute_s=self.compute_s + n_runs * ((bound.math_s if bound else None) or 0.0),
+            hbm_s=self.hbm_s + n_runs * ((bound.hbm_s if bound else None) or 0.0),
+        )
+
+    @property
+    def roof(self) -> tuple[float | None, str]:
+        """The least seconds, and the roof that makes them; (None, "") if they are not known."""
+        if not self.compute_s and not self.hbm_s:
+            return None, ""
+        if self.compute_s >= self.hbm_s:
+            return self.compute_s, COMPUTE
+        return self.hbm_s, HBM
+
+
+def program_costs(program: Program, names: Iterable[str]) -> dict[str, Cost]:
+    """The costs of operations of a program; none where this JAX cannot write it as text."""
+    try:
+        from jaxlib import xla_client
+
+        content = message_types()["HloBytes"].FromString(program.content).hlo_module
+        hlo_module: Any = xla_client.hlo.HloModule  # type: ignore[attr-defined]
+        text = hlo_module.from_serialized_hlo_module_proto(content).to_string()
+        module = parse(text)
+    except (ImportError, AttributeError, RuntimeError, BadInput):
+        return {}
+    wanted = set(names)
+    costs = {}
+    for computation in module.computations.values():
+        for name in wanted & computation.instructions.keys():
+            instruction = computation.instructions[name]
+            costs[name], _ = instruction_cost(module, computation, instruction, attention_cost)
+    return costs
