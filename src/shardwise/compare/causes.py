@@ -76,6 +76,8 @@ def gap_cause(
     """
     gap_s = measured.seconds - planned_s
     pair = {"planned": planned_s, "measured": measured.seconds}
+    if group == groups.BETWEEN and gap_s < SMALL * profile.step_s:
+        return Cause(kind=IDLE, seconds=gap_s, group=group, **pair)
     if group in _OUTSIDE:
         name = measured.largest.name if group in (groups.COPIES, groups.OTHER_MATMULS) else ""
         return Cause(kind=_OUTSIDE[group], seconds=gap_s, group=group, name=name, **pair)

@@ -43,6 +43,11 @@ class RunLog:
     records: tuple[StepRecord, ...]
     plan: AnyPlan | None = None
 
+    @property
+    def memory_bytes(self) -> float | None:
+        """The peak of the run; None if the devices do not report it."""
+        return max((record.memory_bytes or 0.0 for record in self.records), default=0.0) or None
+
 
 Input = AnyPlan | RunLog | Profile | Verdict | ServingVerdict | FunctionReport | Measurement
 

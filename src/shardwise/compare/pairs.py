@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 
 from shardwise.compare import groups
 from shardwise.compare.causes import plan_causes
@@ -16,9 +15,9 @@ from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.profile.result import Profile
-from shardwise.train.metrics import StepRecord
 
 GREW = "grew"  # seconds of a group, or of an operation, of the first and of the second
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
 LAST_STEPS = 10  # whose mean is the loss of a run
 
 
@@ -39,12 +38,12 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
     slower = 0 if steps[0].step_s > steps[1].step_s else 1
     found += plan_causes((first, second)[slower], steps[slower])
     memory = (first.memory, second.memory)
-    figures = [
-        _row(f"memory: {field.name}", getattr(memory[0], field.name), getattr(memory[1], field.name))
-        for field in fields(memory[0])
-        if field.name not in ("margin", "capacity")
-    ]
-    figures = [row for row in figures if row.first or row.second]
+    figures = []
+    for part in MEMORY_PARTS:
+        row = _row(part, getattr(memory[0], part), getattr(memory[1], part))
+        if row.first or row.second:
+            figures.append(row)
+    figures.append(_row("memory", memory[0].total, memory[1].total))
     rates = (first.estimate.tokens_per_s_per_chip, second.estimate.tokens_per_s_per_chip)
     figures.append(_row("tokens/s/chip", *rates))
     return PairComparison(
@@ -66,11 +65,12 @@ def compare_runs(first: RunLog, second: RunLog) -> PairComparison:
     if common:
         last = sorted(common)[-LAST_STEPS:]
         figures.append(_row("loss", _mean_loss(first, last), _mean_loss(second, last)))
-    rates = [_tokens_per_step(run.records[-1]) / s.typical_s for run, s in zip((first, second), steps, strict=True)]
+    tokens = (_tokens_per_step(first), _tokens_per_step(second))
+    rates = (tokens[0] / steps[0].typical_s, tokens[1] / steps[1].typical_s)
     figures.append(_row("tokens/s", *rates))
-    sizes = [max((r.memory_bytes or 0.0 for r in run.records), default=0.0) for run in (first, second)]
-    if all(sizes):
-        figures.append(_row("memory", *sizes))
+    sizes = (first.memory_bytes, second.memory_bytes)
+    if sizes[0] and sizes[1]:
+        figures.append(_row("memory", sizes[0], sizes[1]))
     settings: list[Setting] = []
     if first.plan and second.plan:
         settings = list(_settings(_choices(first.plan), _choices(second.plan)))
@@ -174,5 +174,6 @@ def _mean_loss(run: RunLog, steps: list[int]) -> float:
     return sum(losses) / len(losses)
 
 
-def _tokens_per_step(record: StepRecord) -> float:
+def _tokens_per_step(run: RunLog) -> float:
+    record = run.records[-1]
     return record.tokens_per_s * record.step_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwise.check.user.fault import Fault
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
@@ -84,6 +86,8 @@ class StepComparison:
     Args:
         name: of the model or function.
         step_s: measured seconds, else compiled ones.
+        faults: those that `check` has found in a function, of which causes are made.
+        n_devices: of the mesh of that function.
         steps: of the trace, else of the run; None without either.
         run: the steps of a run beside the trace; None without one.
         hidden: planned and measured seconds of communication that does not lengthen the step.
@@ -97,6 +101,8 @@ class StepComparison:
     figures: tuple[Figure, ...]
     causes: tuple[Cause, ...]
     step_s: float | None
+    faults: tuple[Fault, ...] = ()
+    n_devices: int = 1
     steps: MeasuredSteps | None = None
     run: MeasuredSteps | None = None
     hidden: Figure | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping
 
@@ -106,6 +107,8 @@ def compare_function(report: FunctionReport, profile: Profile) -> StepComparison
         rows=tuple(rows),
         figures=(),
         causes=tuple(found),
+        faults=report.faults,
+        n_devices=math.prod(report.mesh.values()),
         step_s=profile.step_s,
         steps=steps_of_profile(profile),
         accounted_fraction=profile.operations_share,
@@ -185,10 +188,7 @@ def _figures(
     plan: AnyPlan, run: RunLog | None, verdict: Verdict | None, load: Measurement | None
 ) -> Iterator[Figure]:
     compiled = verdict.compiled if verdict else None
-    memory = None
-    if run is not None:
-        sizes = [record.memory_bytes for record in run.records if record.memory_bytes]
-        memory = max(sizes, default=None)
+    memory = run.memory_bytes if run else None
     peak = verdict.required_bytes if verdict else None
     if compiled is not None and compiled.peak_bytes is not None:
         peak = compiled.peak_bytes
