@@ -46,7 +46,13 @@ KINDS = (
 )  # fmt: skip
 
 LAUNCH_S = 20e-6  # operations shorter than this are mostly launches
+DISPATCH_S = 2e-3  # the host takes less to start a program whose inputs are there
 MOST = 0.5  # share of a gap that explains it
+READING = "reading"  # weights, which takes longer than computing with them
+SENDING = "sending"  # weights and gradients
+SENT = ("fsdp", "data")  # roles over which they are sent
+FORWARD = 0.2  # share of a gap of collectives that those of the forward pass alone explain
+EMBEDDING = "embed"
 SMALL = 0.1  # share of a step from which on a plan's own weakness is told
 NETWORK_NOISE = 1.25  # ratio of times of collectives that counts as equal
 LANES = 128  # the vocabulary of a chip should be a multiple of it: lanes of a TPU, tiles of a GPU
@@ -83,11 +89,6 @@ def gap_cause(
         return Cause(kind=_OUTSIDE[group], seconds=gap_s, group=group, name=name, **pair)
     if group.endswith(groups.COMMUNICATION_GROUP):
         return _communication_cause(group, planned, gap_s, measured, profile, plan)
-    remat_s = planned.remat_s.get(group, 0.0)
-    if measured.remat_s - remat_s > MOST * gap_s:
-        return Cause(
-            kind=RECOMPUTED, seconds=gap_s, group=group, planned=remat_s, measured=measured.remat_s
-        )
     if group == groups.ENDS and measured.seconds > WORSE_HEAD * slowdown * planned_s:
         shard = vocabulary_shard(plan)
         if shard % LANES:
@@ -116,7 +117,7 @@ def _communication_cause(
 ) -> Cause:
     unplanned = [op for op in measured.operations if _is_unplanned(op.name, op.phase, planned)]
     unplanned_s = sum(op.seconds for op in unplanned)
-    if unplanned and unplanned_s > MOST * gap_s:
+    if unplanned and unplanned_s > FORWARD * gap_s:
         kind = WEIGHTS_GATHERED if isinstance(plan, ServingPlan) else UNPLANNED_COLLECTIVE
         return Cause(
             kind=kind, seconds=gap_s, group=group, name=unplanned[0].name, measured=unplanned_s
@@ -142,10 +143,13 @@ def _communication_cause(
 
 
 def _is_unplanned(name: str, phase: str, planned: PlannedStep) -> bool:
-    """Whether a collective belongs to the forward pass of a block without planned collectives."""
+    """Whether a collective of the forward pass belongs to an operation without planned ones.
+
+    Those of the backward pass may sum gradients, which plans list without their operations.
+    """
     operation = planned_part(name.partition("+")[0])
-    in_block = operation.partition(".")[0] in BLOCKS
-    return in_block and phase == "forward" and operation not in planned.roles
+    has_arrays = operation.partition(".")[0] in (*BLOCKS, EMBEDDING)
+    return has_arrays and phase == "forward" and operation not in planned.roles
 
 
 def plan_causes(plan: AnyPlan, planned: PlannedStep) -> Iterator[Cause]:
@@ -156,12 +160,20 @@ def plan_causes(plan: AnyPlan, planned: PlannedStep) -> Iterator[Cause]:
     matmuls = [op for op in plan.operations if not op.collective and op.math_s]
     math_s = sum(op.math_s for op in matmuls)
     total_s = sum(max(op.math_s, op.hbm_s) for op in matmuls)
+    tokens = plan.workload.tokens_per_step / plan.hardware.n_chips
     # What the plan expects, of which peak rates are a part.
     win_s = (total_s - math_s) / total_s * sum(planned.seconds.get(g, 0.0) for g in planned.flops)
     if win_s > SMALL * planned.step_s:
-        tokens = plan.workload.tokens_per_step / plan.hardware.n_chips
         needed = tokens * sum(op.hbm_s for op in matmuls) / math_s
-        yield Cause(kind=SMALL_BATCH, seconds=win_s, planned=needed, measured=tokens)
+        yield Cause(kind=SMALL_BATCH, seconds=win_s, name=READING, planned=needed, measured=tokens)
+    exposed = {role: planned.seconds.get(groups.communication_group(role), 0.0) for role in SENT}
+    role = max(exposed, key=lambda name: exposed[name])
+    traffic_s = plan.estimate.comm_s.get(role, 0.0)
+    if exposed[role] > SMALL * planned.step_s and traffic_s > plan.estimate.compute_s:
+        needed = tokens * traffic_s / plan.estimate.compute_s
+        yield Cause(
+            kind=SMALL_BATCH, seconds=exposed[role], name=SENDING, planned=needed, measured=tokens
+        )
 
 
 def _serving_causes(plan: ServingPlan) -> Iterator[Cause]:
@@ -179,17 +191,25 @@ def _serving_causes(plan: ServingPlan) -> Iterator[Cause]:
     reachable = min(decode.critical_batch, decode.max_batch)
     if weights_s > MOST * step_s and reachable >= 2 * decode.batch:
         win_s = weights_s * (1 - decode.batch / reachable)
-        yield Cause(kind=SMALL_BATCH, seconds=win_s, planned=reachable, measured=decode.batch)
+        yield Cause(
+            kind=SMALL_BATCH,
+            seconds=win_s,
+            name=READING,
+            planned=reachable,
+            measured=decode.batch,
+        )
 
 
 def profile_causes(profile: Profile) -> Iterator[Cause]:
-    """What a trace says without a plan: a host that is waited for, operations that are too short."""
+    """What a trace says without a plan: operations that are too short."""
     n_operations = sum(operation.count for operation in profile.operations)
     work_s = profile.step_s - profile.idle_s
     if n_operations and work_s / n_operations < LAUNCH_S:
+        # Between short programs the host only dispatches, unless that takes long.
+        dispatch_s = profile.idle_s if profile.idle_s < DISPATCH_S else 0.0
         yield Cause(
             kind=SHORT_OPERATIONS,
-            seconds=profile.step_s * MOST,
+            seconds=work_s + dispatch_s,
             planned=LAUNCH_S,
             measured=work_s / n_operations,
         )
@@ -198,13 +218,14 @@ def profile_causes(profile: Profile) -> Iterator[Cause]:
 def remat_causes(
     planned: PlannedStep, measured: Iterable[MeasuredGroup], step_s: float
 ) -> Iterator[Cause]:
-    """Remat that is planned, and that the program does not do."""
+    """Remat that is planned, and that the program does not do; or that only the program does."""
     planned_s = sum(planned.remat_s.values())
     measured_s = sum(group.remat_s for group in measured)
+    pair = {"planned": planned_s, "measured": measured_s}
     if planned_s > SMALL * step_s and measured_s < SMALL * planned_s:
-        yield Cause(
-            kind=NOT_RECOMPUTED, seconds=planned_s, planned=planned_s, measured=measured_s
-        )
+        yield Cause(kind=NOT_RECOMPUTED, seconds=planned_s, **pair)
+    if measured_s - planned_s > SMALL * step_s:
+        yield Cause(kind=RECOMPUTED, seconds=measured_s - planned_s, **pair)
 
 
 def verdict_causes(verdict: Verdict) -> Iterator[Cause]:

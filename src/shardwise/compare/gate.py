@@ -59,9 +59,7 @@ def exceeded(
     missing = [name for name in bounds if name not in values]
     if missing:
         have = ", ".join(values) or "none of them"
-        raise BadInput(
-            f"--max {', '.join(missing)}: the inputs do not have it. They have {have}."
-        )
+        raise BadInput(f"--max {', '.join(missing)}: the inputs do not have it. They have {have}.")
     return [
         Excess(quantity=name, bound=bound, value=values[name])
         for name, bound in bounds.items()

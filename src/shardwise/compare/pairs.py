@@ -8,7 +8,7 @@ from shardwise.compare import groups
 from shardwise.compare.causes import plan_causes
 from shardwise.compare.inputs import RunLog
 from shardwise.compare.measured import measured_groups, steps_of_profile, steps_of_run
-from shardwise.compare.planned import planned_step
+from shardwise.compare.planned import PlannedStep, planned_step
 from shardwise.compare.result import Cause, PairComparison, PairRow, Setting
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_io import AnyPlan
@@ -34,9 +34,8 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
         )
     steps = (planned_step(first), planned_step(second))
     rows = _pair_rows(steps[0].seconds, steps[1].seconds)
-    found = list(_grown(rows))
-    slower = 0 if steps[0].step_s > steps[1].step_s else 1
-    found += plan_causes((first, second)[slower], steps[slower])
+    found = [*_of_slower((first, second), steps), *_grown(rows)]
+    found.sort(key=lambda cause: -cause.seconds)
     memory = (first.memory, second.memory)
     figures = []
     for part in MEMORY_PARTS:
@@ -55,6 +54,17 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
         figures=tuple(figures),
         causes=tuple(found),
     )
+
+
+def _of_slower(
+    plans: tuple[AnyPlan, AnyPlan], steps: tuple[PlannedStep, PlannedStep]
+) -> Iterator[Cause]:
+    """What makes the slower plan longer than it has to be, and does not concern the faster one."""
+    slower = 0 if steps[0].step_s > steps[1].step_s else 1
+    faster_kinds = {cause.kind for cause in plan_causes(plans[1 - slower], steps[1 - slower])}
+    for cause in plan_causes(plans[slower], steps[slower]):
+        if cause.kind not in faster_kinds:
+            yield cause
 
 
 def compare_runs(first: RunLog, second: RunLog) -> PairComparison:

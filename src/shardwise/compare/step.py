@@ -48,7 +48,7 @@ def compare_step(
         rows = list(_rows(plan, planned, profile, run_steps, verdict))
         found += [row.cause for row in rows if row.cause]
         measured = measured_groups(profile, planned)
-        found += causes.remat_causes(planned, measured.values(), planned.step_s)
+        found += causes.remat_causes(planned, measured.values(), profile.step_s)
         found += causes.profile_causes(profile)
     else:
         rows = [
@@ -192,9 +192,7 @@ def _figures(
     peak = verdict.required_bytes if verdict else None
     if compiled is not None and compiled.peak_bytes is not None:
         peak = compiled.peak_bytes
-    yield Figure(
-        quantity="memory", planned=plan.memory.total, compiled=peak, measured=memory
-    )
+    yield Figure(quantity="memory", planned=plan.memory.total, compiled=peak, measured=memory)
     if verdict is not None:
         yield Figure(
             quantity="FLOPs",

@@ -44,7 +44,9 @@ def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterato
     if len(comparison.causes) > 1:
         yield labelled(label_first("causes", map(_with_seconds, comparison.causes[:N_CAUSES])))
     if comparison.accounted_fraction is None and comparison.step_s is not None:
-        yield quiet("type  shardwise compare PLAN TRACE for the groups, beside a trace of its steps")
+        yield quiet(
+            "type  shardwise compare PLAN TRACE for the groups, beside a trace of its steps"
+        )
 
 
 def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterator[Block]:

@@ -61,23 +61,21 @@ def phrase(cause: Cause) -> str:
             return f"too small a batch: an operation takes {seconds(measured)}, launches dominate"
         case causes.SMALL_BATCH:
             return (
-                f"too small a batch: {units.show_count(round(measured))} a chip, reading weights "
+                f"too small a batch: {units.show_count(round(measured))}; {cause.name} weights "
                 f"takes longer than computing below {units.show_count(round(planned))}"
             )
         case causes.VOCABULARY:
             return (
-                f"the vocabulary on a chip, {units.significant(measured, 6)}, is no multiple of "
+                f"the vocabulary on a chip, {measured:g}, is no multiple of "
                 f"{causes.LANES}: pad it to {planned:,.0f}"
             )
         case causes.MEMORY:
             return f"memory {units.show_gib(measured)}, planned {units.show_gib(planned)}"
         case causes.TRAFFIC:
-            return (
-                f"{cause.name} {units.show_bytes(measured)}, planned {units.show_bytes(planned)}"
-            )
+            return f"{cause.name} {units.show_bytes(measured)}, planned {units.show_bytes(planned)}"
         case causes.COMPILED_SLOWER:
             detail = f" ({cause.name})" if cause.name else ""
             return f"{cause.group}{detail}: {seconds(measured)}, planned {seconds(planned)}"
         case kind if kind == GREW:
-            return f"{cause.group}: {seconds(planned)} and {seconds(measured)}"
+            return f"{cause.group}, {seconds(planned)} and {seconds(measured)}"
     return cause.kind

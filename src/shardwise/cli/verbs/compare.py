@@ -7,7 +7,7 @@ from typing import Annotated
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs
-from shardwise.cli.options import argument, output, workload
+from shardwise.cli.options import argument, workload
 from shardwise.compare.api import compare
 from shardwise.compare.gate import exceeded, parse_bounds
 from shardwise.compare.result import PairComparison
@@ -20,9 +20,7 @@ def run(
     others: Annotated[list[str], argument("FILE...", "what it is compared with")],
     most: Annotated[
         str,
-        workload(
-            "--max NAME=VALUE,...", "exit 4 if one is larger: step, ttft, tpot, memory, loss"
-        ),
+        workload("--max NAME=VALUE,...", "exit 4 if one is larger: step, ttft, tpot, memory, loss"),
     ] = "",
     json: options.Json = False,
 ) -> Answer:
