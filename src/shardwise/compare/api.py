@@ -74,7 +74,8 @@ def _compare_step(
     runs: Sequence[RunLog],
     profiles: Sequence[Profile],
 ) -> StepComparison:
-    verdicts = [*_all(values, Verdict), *_all(values, ServingVerdict)]
+    verdicts: list[Verdict | ServingVerdict] = [*_all(values, Verdict)]
+    verdicts += _all(values, ServingVerdict)
     loads = _all(values, Measurement)
     if not plans and runs and runs[0].plan is not None:
         plans = [runs[0].plan]

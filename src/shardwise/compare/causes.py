@@ -7,6 +7,7 @@ of `check`, which are not searched again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypedDict
 
 from shardwise.check.causes import planned_part
 from shardwise.check.hlo.scopes import BLOCKS
@@ -66,6 +67,13 @@ _OUTSIDE = {
 }
 
 
+class Pair(TypedDict):
+    """The two numbers of a cause."""
+
+    planned: float
+    measured: float
+
+
 def gap_cause(
     group: str,
     planned: PlannedStep,
@@ -81,7 +89,7 @@ def gap_cause(
         slowdown: measured over planned seconds of the other matmuls.
     """
     gap_s = measured.seconds - planned_s
-    pair = {"planned": planned_s, "measured": measured.seconds}
+    pair: Pair = {"planned": planned_s, "measured": measured.seconds}
     if group == groups.BETWEEN and gap_s < SMALL * profile.step_s:
         return Cause(kind=IDLE, seconds=gap_s, group=group, **pair)
     if group in _OUTSIDE:
@@ -221,7 +229,7 @@ def remat_causes(
     """Remat that is planned, and that the program does not do; or that only the program does."""
     planned_s = sum(planned.remat_s.values())
     measured_s = sum(group.remat_s for group in measured)
-    pair = {"planned": planned_s, "measured": measured_s}
+    pair: Pair = {"planned": planned_s, "measured": measured_s}
     if planned_s > SMALL * step_s and measured_s < SMALL * planned_s:
         yield Cause(kind=NOT_RECOMPUTED, seconds=planned_s, **pair)
     if measured_s - planned_s > SMALL * step_s:
@@ -234,7 +242,7 @@ def verdict_causes(verdict: Verdict) -> Iterator[Cause]:
     flops = compiled.flops if compiled else verdict.planned.flops
     is_larger = False
     for deviation in verdict.deviations:
-        pair = {"planned": deviation.planned, "measured": deviation.compiled}
+        pair: Pair = {"planned": deviation.planned, "measured": deviation.compiled}
         if not deviation.is_worse:
             continue
         if deviation.quantity == "memory":

@@ -45,6 +45,10 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
     figures.append(_row("memory", memory[0].total, memory[1].total))
     rates = (first.estimate.tokens_per_s_per_chip, second.estimate.tokens_per_s_per_chip)
     figures.append(_row("tokens/s/chip", *rates))
+    if isinstance(first, ServingPlan) and isinstance(second, ServingPlan):
+        estimates = (first.estimate, second.estimate)
+        figures.append(_row("ttft", estimates[0].ttft_s, estimates[1].ttft_s))
+        figures.append(_row("tpot", estimates[0].tpot_s, estimates[1].tpot_s))
     return PairComparison(
         kind="plans",
         first=names[0],
