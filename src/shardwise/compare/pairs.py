@@ -34,8 +34,8 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
         )
     steps = (planned_step(first), planned_step(second))
     rows = _pair_rows(steps[0].seconds, steps[1].seconds)
-    found = [*_of_slower((first, second), steps), *_grown(rows)]
-    found.sort(key=lambda cause: -cause.seconds)
+    explanations = [*_of_slower((first, second), steps), *_grown(rows)]
+    explanations.sort(key=lambda cause: -cause.seconds)
     memory = (first.memory, second.memory)
     figures = []
     for part in MEMORY_PARTS:
@@ -56,7 +56,7 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
         settings=tuple(_settings(_choices(first), _choices(second))),
         rows=(*rows, _row(groups.STEP, steps[0].step_s, steps[1].step_s)),
         figures=tuple(figures),
-        causes=tuple(found),
+        causes=tuple(explanations),
     )
 
 

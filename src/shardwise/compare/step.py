@@ -43,23 +43,23 @@ def compare_step(
     run_steps = steps_of_run(run.records) if run else None
     steps = steps_of_profile(profile) if profile else run_steps
     rows: list[Row] = []
-    found: list[Cause] = []
+    explanations: list[Cause] = []
     if profile is not None:
         rows = list(_rows(plan, planned, profile, run_steps, verdict))
-        found += [row.cause for row in rows if row.cause]
+        explanations += [row.cause for row in rows if row.cause]
         measured = measured_groups(profile, planned)
-        found += causes.remat_causes(planned, measured.values(), profile.step_s)
-        found += causes.profile_causes(profile)
+        explanations += causes.remat_causes(planned, measured.values(), profile.step_s)
+        explanations += causes.profile_causes(profile)
     else:
         rows = [
             Row(group=group, planned_s=seconds, compiled_s=_compiled_s(group, verdict))
             for group, seconds in planned.seconds.items()
         ]
         rows.sort(key=lambda row: -(row.planned_s or 0.0))
-    found += causes.plan_causes(plan, planned)
+    explanations += causes.plan_causes(plan, planned)
     if verdict is not None:
-        found += causes.verdict_causes(verdict)
-    found.sort(key=lambda cause: -cause.seconds)
+        explanations += causes.verdict_causes(verdict)
+    explanations.sort(key=lambda cause: -cause.seconds)
     measured_s = steps.typical_s if steps else None
     if load is not None and measured_s is None:
         measured_s = load.tpot_s.p50
@@ -67,7 +67,7 @@ def compare_step(
     if verdict is not None and verdict.compiled and verdict.compiled.step_s:
         seconds = verdict.compiled.step_s
         compiled_s = seconds.roofline if seconds.cycles is None else seconds.cycles
-    rows.append(_step_row(planned.step_s, compiled_s, measured_s, found))
+    rows.append(_step_row(planned.step_s, compiled_s, measured_s, explanations))
     hidden = None
     if planned.traffic_s:
         hidden = Figure(
@@ -80,7 +80,7 @@ def compare_step(
         hardware=plan.hardware.name,
         rows=tuple(rows),
         figures=tuple(_figures(plan, run, verdict, load)),
-        causes=tuple(found),
+        causes=tuple(explanations),
         step_s=compiled_s if measured_s is None else measured_s,
         steps=steps,
         run=run_steps if profile else None,
@@ -91,7 +91,7 @@ def compare_step(
 
 def compare_function(report: FunctionReport, profile: Profile) -> StepComparison:
     """A function that `check` has compiled beside a trace of it."""
-    found = [*causes.fault_causes(report.faults), *causes.profile_causes(profile)]
+    explanations = [*causes.fault_causes(report.faults), *causes.profile_causes(profile)]
     measured = measured_groups(profile, None)
     rows = [
         Row(group=group, measured_s=part.seconds)
@@ -106,7 +106,7 @@ def compare_function(report: FunctionReport, profile: Profile) -> StepComparison
         hardware=report.hardware,
         rows=tuple(rows),
         figures=(),
-        causes=tuple(found),
+        causes=tuple(explanations),
         faults=report.faults,
         n_devices=math.prod(report.mesh.values()),
         step_s=profile.step_s,
@@ -160,7 +160,7 @@ def _slowdown(seconds: Mapping[str, float], measured: Mapping[str, MeasuredGroup
 
 
 def _step_row(
-    planned_s: float, compiled_s: float | None, measured_s: float | None, found: list[Cause]
+    planned_s: float, compiled_s: float | None, measured_s: float | None, explanations: list[Cause]
 ) -> Row:
     return Row(
         group=groups.STEP,
@@ -168,7 +168,7 @@ def _step_row(
         compiled_s=compiled_s,
         measured_s=measured_s,
         ratio=planned_s / measured_s if measured_s else None,
-        cause=found[0] if found else None,
+        cause=explanations[0] if explanations else None,
     )
 
 
