@@ -32,6 +32,7 @@ _PUBLIC = {
     "Torus": ("shardwise.hardware", "Torus"),
     "Train": ("shardwise.workload", "Train"),
     "chip": ("shardwise.hardware", "parse_chip"),
+    "compare": ("shardwise.compare.api", "compare"),
     "evaluate": ("shardwise.plan", "evaluate"),
     "check": ("shardwise.check.api", "check"),
     "explain": ("shardwise.plan", "explain"),
@@ -57,6 +58,7 @@ _PUBLIC = {
 
 if TYPE_CHECKING:
     from shardwise.check.api import check
+    from shardwise.compare.api import compare
     from shardwise.errors import ShardwiseError
     from shardwise.formulas.chip_roofline import operation_roofline, roofline
     from shardwise.formulas.matmul import shard
@@ -91,6 +93,7 @@ __all__ = [
     "Train",
     "check",
     "chip",
+    "compare",
     "evaluate",
     "explain",
     "fit",

@@ -49,7 +49,7 @@ def slower_parts(
             part = _wait(op.axes or (op.role or "",))
             seconds = op.time_s
         else:
-            part = _planned_part(op.name)
+            part = planned_part(op.name)
             seconds = op.time_s / (1 - idle_share)
         planned[part] = planned.get(part, 0.0) + seconds
     negligible = ROUNDING_SHARE * sum(parts.seconds.values())
@@ -101,7 +101,7 @@ def _wait(axes: Iterable[str]) -> str:
     return f"waits for {role}"
 
 
-def _planned_part(name: str) -> str:
+def planned_part(name: str) -> str:
     """The operation of the program that computes a planned one: `mlp.down` for `mlp.down.d_h`."""
     words = name.split(".")
     n_words = 2 if words[0] in BLOCKS else 1

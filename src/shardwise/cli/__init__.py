@@ -31,6 +31,7 @@ VERBS = {
     "generate": "one prompt continued by a model on the devices that are there",
     "bench": "latency and throughput of a server under load, planned beside measured",
     "profile": "where the time of a step went, from a trace of any JAX program",
+    "compare": "planned, compiled and measured side by side, with the cause of each gap",
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",

@@ -30,6 +30,7 @@ GOOD = {
     "serve": "none.json",
     "generate": "none.json hello",
     "profile": "none",
+    "compare": "none.json none",
     "bench": "http://127.0.0.1:1 --rate 4/s --prompt 8 --output 4 --requests 2",
     "data": "tokenize none.txt --out none/tokens",
     "roofline": "llama3.2-1b v5e --op mlp.up",

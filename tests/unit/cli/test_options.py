@@ -34,7 +34,7 @@ HOMONYMS = {
     "--from": 2,
     "--kv": 2,
     "--kv-dtype": 2,
-    "--max": 2,
+    "--max": 3,
     "--mesh": 2,
     "--output": 3,
     "--rate": 2,

@@ -1,0 +1,193 @@
+"""Two plans, two runs or two traces: what differs, and what makes one slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from shardwise.compare import groups
+from shardwise.compare.causes import plan_causes
+from shardwise.compare.inputs import RunLog
+from shardwise.compare.measured import measured_groups, steps_of_profile, steps_of_run
+from shardwise.compare.planned import PlannedStep, planned_step
+from shardwise.compare.result import Cause, PairComparison, PairRow, Setting
+from shardwise.errors import BadInput
+from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
+from shardwise.profile.result import Profile
+
+GREW = "grew"  # seconds of a group, or of an operation, of the first and of the second
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
+LAST_STEPS = 10  # whose mean is the loss of a run
+
+
+def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> PairComparison:
+    """Two plans for training, or two for serving.
+
+    Raises:
+        BadInput: one is for training, the other for serving.
+    """
+    if isinstance(first, ServingPlan) != isinstance(second, ServingPlan):
+        raise BadInput(
+            f"{names[0]} and {names[1]}: a plan for training and one for serving have no step in "
+            "common."
+        )
+    steps = (planned_step(first), planned_step(second))
+    rows = _pair_rows(steps[0].seconds, steps[1].seconds)
+    explanations = [*_of_slower((first, second), steps), *_grown(rows)]
+    explanations.sort(key=lambda cause: -cause.seconds)
+    memory = (first.memory, second.memory)
+    figures = []
+    for part in MEMORY_PARTS:
+        row = _row(part, getattr(memory[0], part), getattr(memory[1], part))
+        if row.first or row.second:
+            figures.append(row)
+    figures.append(_row("memory", memory[0].total, memory[1].total))
+    rates = (first.estimate.tokens_per_s_per_chip, second.estimate.tokens_per_s_per_chip)
+    figures.append(_row("tokens/s/chip", *rates))
+    if isinstance(first, ServingPlan) and isinstance(second, ServingPlan):
+        estimates = (first.estimate, second.estimate)
+        figures.append(_row("ttft", estimates[0].ttft_s, estimates[1].ttft_s))
+        figures.append(_row("tpot", estimates[0].tpot_s, estimates[1].tpot_s))
+    return PairComparison(
+        kind="plans",
+        first=names[0],
+        second=names[1],
+        settings=tuple(_settings(_choices(first), _choices(second))),
+        rows=(*rows, _row(groups.STEP, steps[0].step_s, steps[1].step_s)),
+        figures=tuple(figures),
+        causes=tuple(explanations),
+    )
+
+
+def _of_slower(
+    plans: tuple[AnyPlan, AnyPlan], steps: tuple[PlannedStep, PlannedStep]
+) -> Iterator[Cause]:
+    """What makes the slower plan longer than it has to be, and does not concern the faster one."""
+    slower = 0 if steps[0].step_s > steps[1].step_s else 1
+    faster_kinds = {cause.kind for cause in plan_causes(plans[1 - slower], steps[1 - slower])}
+    for cause in plan_causes(plans[slower], steps[slower]):
+        if cause.kind not in faster_kinds:
+            yield cause
+
+
+def compare_runs(first: RunLog, second: RunLog) -> PairComparison:
+    """Two training runs: step time with its spread, tokens/s, memory, and loss at the same step."""
+    steps = (steps_of_run(first.records), steps_of_run(second.records))
+    common = {record.step for record in first.records} & {record.step for record in second.records}
+    figures = []
+    if common:
+        last = sorted(common)[-LAST_STEPS:]
+        figures.append(_row("loss", _mean_loss(first, last), _mean_loss(second, last)))
+    tokens = (_tokens_per_step(first), _tokens_per_step(second))
+    rates = (tokens[0] / steps[0].typical_s, tokens[1] / steps[1].typical_s)
+    figures.append(_row("tokens/s", *rates))
+    sizes = (first.memory_bytes, second.memory_bytes)
+    if sizes[0] and sizes[1]:
+        figures.append(_row("memory", sizes[0], sizes[1]))
+    settings: list[Setting] = []
+    if first.plan and second.plan:
+        settings = list(_settings(_choices(first.plan), _choices(second.plan)))
+    return PairComparison(
+        kind="runs",
+        first=first.path,
+        second=second.path,
+        settings=tuple(settings),
+        rows=(_row(groups.STEP, steps[0].typical_s, steps[1].typical_s),),
+        figures=tuple(figures),
+        noise=max(steps[0].noise, steps[1].noise),
+    )
+
+
+def compare_traces(first: Profile, second: Profile) -> PairComparison:
+    """Two traces: groups, and the operations that grew most."""
+    steps = (steps_of_profile(first), steps_of_profile(second))
+    seconds = [
+        {name: group.seconds for name, group in measured_groups(profile, None).items()}
+        for profile in (first, second)
+    ]
+    noise = max(steps[0].noise, steps[1].noise)
+    operations = _pair_rows(_operations(first), _operations(second))
+    return PairComparison(
+        kind="traces",
+        first=first.trace,
+        second=second.trace,
+        settings=(),
+        rows=(
+            *_pair_rows(*seconds),
+            _row(groups.STEP, steps[0].typical_s, steps[1].typical_s),
+        ),
+        figures=(),
+        noise=noise,
+        causes=tuple(_grown(operations, noise)),
+    )
+
+
+def _choices(plan: AnyPlan) -> dict[str, str]:
+    """What was chosen for a plan, as text by name."""
+    strategy = plan.strategy
+    choices = {"model": plan.model.name, "hardware": plan.hardware.name}
+    choices |= {role: str(size) for role, size in strategy.mesh.items()}
+    choices |= {f"{name} dtype": str(dtype) for name, dtype in strategy.precision.items()}
+    if isinstance(plan, Plan):
+        choices |= {"batch": str(plan.workload.batch), "seq": str(plan.workload.seq)}
+        names = [name for name in LAYOUT_FIELDS if name != "recomputed"]
+        choices |= {name: _show(getattr(plan.strategy, name)) for name in names}
+        choices["remat"] = plan.strategy.remat
+    else:
+        decode = plan.estimate.decode
+        choices |= {"batch": str(decode.batch), "context": str(plan.workload.context)}
+        choices |= {"weights": plan.strategy.servers.weights, "KV split": plan.strategy.servers.kv}
+    return choices
+
+
+def _show(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _settings(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[Setting]:
+    for name in dict.fromkeys([*first, *second]):
+        if first.get(name) != second.get(name):
+            yield Setting(name=name, first=first.get(name, ""), second=second.get(name, ""))
+
+
+def _operations(profile: Profile) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for operation in profile.operations:
+        name = " ".join(filter(None, (operation.name, operation.phase, operation.category)))
+        seconds[name] = seconds.get(name, 0.0) + operation.seconds
+    return seconds
+
+
+def _pair_rows(first: Mapping[str, float], second: Mapping[str, float]) -> list[PairRow]:
+    names = dict.fromkeys([*first, *second])
+    rows = [_row(name, first.get(name, 0.0), second.get(name, 0.0)) for name in names]
+    return sorted(rows, key=lambda row: -abs(row.change))
+
+
+def _grown(rows: list[PairRow], noise: float = 0.0) -> Iterator[Cause]:
+    """The rows that take longer in the slower of the two, the largest first."""
+    direction = 1 if sum(row.change for row in rows) >= 0 else -1
+    for row in rows:
+        if direction * row.change > noise * max(row.first, row.second) and row.change:
+            yield Cause(
+                kind=GREW,
+                seconds=abs(row.change),
+                group=row.group,
+                planned=row.first,
+                measured=row.second,
+            )
+
+
+def _row(group: str, first: float, second: float) -> PairRow:
+    return PairRow(group=group, first=first, second=second)
+
+
+def _mean_loss(run: RunLog, steps: list[int]) -> float:
+    losses = [record.loss for record in run.records if record.step in steps]
+    return sum(losses) / len(losses)
+
+
+def _tokens_per_step(run: RunLog) -> float:
+    record = run.records[-1]
+    return record.tokens_per_s * record.step_s

@@ -1,0 +1,202 @@
+"""Planned beside compiled and measured, and pairs of plans, runs and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardwise import units
+from shardwise.compare.gate import Excess
+from shardwise.compare.pairs import MEMORY_PARTS
+from shardwise.compare.result import (
+    Cause,
+    Figure,
+    PairComparison,
+    PairRow,
+    Row,
+    StepComparison,
+)
+from shardwise.report.check.faults import remedy, sentence
+from shardwise.report.compare_causes import phrase
+from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
+from shardwise.report.tables import DASH
+from shardwise.report.words import counted, percent, signed_percent
+
+N_CAUSES = 5  # in words, the largest
+N_ROWS = 14  # of a pair
+SAME = 0.01  # fraction of a step by which two steps differ that are the same
+SECONDS = ("step", "ttft", "tpot")
+PLAIN = ("loss", "tokens/s", "tokens/s/chip")
+seconds = units.show_seconds
+
+
+def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterator[Block]:
+    """The answer in a line, the groups with their causes, other figures, and what exceeds."""
+    yield strong(_step_headline(comparison))
+    yield from _excess(excess)
+    yield labelled(_about(comparison))
+    if comparison.faults:
+        yield labelled(label_first("try", map(remedy, comparison.faults)))
+    yield _step_table(comparison)
+    if any(row.ratio for row in comparison.rows):
+        yield quiet("ratio: planned over measured time; what costs most comes first")
+    if comparison.figures:
+        yield _figure_table(comparison.figures)
+    if len(comparison.causes) > 1:
+        yield labelled(label_first("causes", map(_with_seconds, comparison.causes[:N_CAUSES])))
+    if comparison.accounted_fraction is None and comparison.step_s is not None:
+        yield quiet(
+            "type  shardwise compare PLAN TRACE for the groups, beside a trace of its steps"
+        )
+
+
+def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterator[Block]:
+    """Which is slower and by what, the settings that differ, and both beside each other."""
+    yield strong(_pair_headline(comparison))
+    yield from _excess(excess)
+    yield labelled([("A", comparison.first), ("B", comparison.second)])
+    if comparison.settings:
+        rows = [[f"  {s.name}", s.first or DASH, s.second or DASH] for s in comparison.settings]
+        yield table(["differs", "A", "B"], rows)
+    *groups, step = comparison.rows
+    headers = ["time", ">A", ">B", ">B - A", ">change"]
+    yield table(headers, [_pair_cells(row, "step") for row in (*groups[:N_ROWS], step)])
+    if comparison.figures:
+        cells = [_pair_cells(row, row.group) for row in comparison.figures]
+        yield table(["", *headers[1:]], cells)
+    if comparison.causes:
+        yield labelled(label_first("causes", map(phrase, comparison.causes[:N_CAUSES])))
+    if comparison.noise:
+        yield quiet(f"steps vary by {percent(comparison.noise)}: smaller differences say nothing")
+
+
+def _step_headline(comparison: StepComparison) -> str:
+    step = comparison.rows[-1]
+    if comparison.faults:
+        first = sentence(comparison.faults[0], comparison.n_devices)
+        return f"{first} Step {seconds(step.measured_s or 0.0)} measured."
+    parts = []
+    if step.measured_s is not None:
+        parts.append(f"{seconds(step.measured_s)} measured")
+    elif step.compiled_s is not None:
+        parts.append(f"{seconds(step.compiled_s)} compiled")
+    if step.planned_s is not None:
+        parts.append(f"{seconds(step.planned_s)} planned")
+    text = f"step {', '.join(parts)}"
+    if step.ratio is not None:
+        text += f" ({percent(step.ratio)})"
+    if comparison.causes:
+        return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
+    return f"{text}. No part takes longer than planned, beyond what steps vary by."
+
+
+def _with_seconds(cause: Cause) -> str:
+    where = f"{cause.group}: " if cause.group and cause.group not in phrase(cause) else ""
+    cost = f" ({seconds(cause.seconds)})" if cause.seconds else ""
+    return f"{where}{phrase(cause)}{cost}"
+
+
+def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
+    yield "plan", f"{comparison.name} on {comparison.hardware}"
+    steps = comparison.steps
+    if steps is not None:
+        what = "trace" if comparison.accounted_fraction is not None else "run"
+        spread = f"{seconds(steps.low_s)} to {seconds(steps.high_s)}"
+        if what == "trace":
+            spread = f"the longest {seconds(steps.high_s)}"
+        yield what, f"{counted(steps.n, 'step')} of {seconds(steps.typical_s)}, {spread}"
+    if comparison.run is not None:
+        run = comparison.run
+        yield (
+            "run",
+            f"{counted(run.n, 'step')}, median {seconds(run.typical_s)}, a tenth below "
+            f"{seconds(run.low_s)}, a tenth above {seconds(run.high_s)}",
+        )
+    if comparison.accounted_fraction is not None:
+        yield "account", f"{percent(comparison.accounted_fraction)} of the step is in operations"
+    hidden = comparison.hidden
+    if hidden is not None:
+        measured = ""
+        if hidden.measured is not None:
+            measured = f", measured {seconds(hidden.measured)}"
+        yield "hidden", f"communication planned {seconds(hidden.planned or 0.0)}{measured}"
+
+
+def _step_table(comparison: StepComparison) -> Block:
+    has_compiled = any(row.compiled_s is not None for row in comparison.rows)
+    headers = ["group", ">planned", ">compiled", ">measured", ">ratio", "cause"]
+    if not has_compiled:
+        headers.remove(">compiled")
+    rows = []
+    for row in comparison.rows:
+        cells = [_seconds_cell(row.planned_s), _seconds_cell(row.compiled_s)]
+        if not has_compiled:
+            cells.pop()
+        rows.append([f"  {row.group}", *cells, *_row_end(row)])
+    return table(headers, rows)
+
+
+def _row_end(row: Row) -> list[str]:
+    ratio = DASH if row.ratio is None else percent(row.ratio)
+    is_step = row.group == "step"
+    cause = "" if row.cause is None or is_step else phrase(row.cause)
+    return [_seconds_cell(row.measured_s), ratio, cause]
+
+
+def _seconds_cell(value: float | None) -> str:
+    return seconds(value) if value else DASH
+
+
+def _figure_table(figures: Sequence[Figure]) -> Block:
+    rows = []
+    for figure in figures:
+        values = (figure.planned, figure.compiled, figure.measured)
+        rows.append([f"  {figure.quantity}", *(_quantity(figure.quantity, v) for v in values)])
+    return table(["", ">planned", ">compiled", ">measured"], rows)
+
+
+def _quantity(name: str, value: float | None) -> str:
+    if value is None:
+        return DASH
+    if name in SECONDS:
+        return seconds(value)
+    if name == "FLOPs":
+        return units.show_rate(value, "FLOP")
+    if name in PLAIN:
+        return units.significant(value, 4)
+    if name == "memory" or name in MEMORY_PARTS:
+        return units.show_gib(value)
+    return units.show_bytes(value)
+
+
+def _pair_headline(comparison: PairComparison) -> str:
+    step = comparison.rows[-1]
+    share = step.change / step.first
+    text = f"A {seconds(step.first)}, B {seconds(step.second)} a step"
+    if abs(share) <= max(SAME, comparison.noise):
+        reason = "steps vary by as much" if comparison.noise > SAME else "the same"
+        return f"{text} ({signed_percent(share)}): {reason}."
+    slower = "B" if share > 0 else "A"
+    text += f": {slower} is slower ({signed_percent(share)})"
+    if comparison.causes:
+        return f"{text}, most by {phrase(comparison.causes[0])}."
+    return f"{text}."
+
+
+def _pair_cells(row: PairRow, quantity: str) -> list[str]:
+    """The cells of a row.
+
+    Args:
+        quantity: what it is a row of: `step`, or the name of a figure.
+    """
+    change = signed_percent(row.change / row.first) if row.first else DASH
+    sign = "-" if row.change < 0 else "+"
+    values = (row.first, row.second, abs(row.change))
+    first, second, difference = (_quantity(quantity, value) for value in values)
+    return [f"  {row.group}", first, second, f"{sign}{difference}", change]
+
+
+def _excess(excess: Sequence[Excess]) -> Iterator[Block]:
+    for part in excess:
+        value = _quantity(part.quantity, part.value)
+        bound = _quantity(part.quantity, part.bound)
+        yield strong(f"Exceeded: {part.quantity} {value}, --max {part.quantity}={bound}.")

@@ -1,0 +1,81 @@
+"""Causes of gaps between plan and measurement, in words."""
+
+from __future__ import annotations
+
+from shardwise import units
+from shardwise.compare import causes
+from shardwise.compare.pairs import GREW
+from shardwise.compare.result import Cause
+
+seconds = units.show_seconds
+
+
+def phrase(cause: Cause) -> str:
+    """A cause in a few words: `runs at 31 GFLOP/s, planned 43 GFLOP/s`."""
+    planned = cause.planned or 0.0
+    measured = cause.measured or 0.0
+    at = f" at {cause.name}" if cause.name else ""
+    match cause.kind:
+        case causes.SLOWER if measured > 1 and planned > 1:
+            return (
+                f"{units.show_rate(measured, 'FLOP/s')} reached, "
+                f"{units.show_rate(planned, 'FLOP/s')} planned"
+            )
+        case causes.SLOWER:
+            return f"slower than its rates; most{at}" if at else "slower than its rates"
+        case causes.RECOMPUTED if cause.name == "FLOPs":
+            return f"{units.show_count(measured)}FLOP, planned {units.show_count(planned)}FLOP"
+        case causes.RECOMPUTED:
+            if planned:
+                return f"matmuls computed again: {seconds(measured)}, planned {seconds(planned)}"
+            return f"matmuls computed again ({seconds(measured)}), and no remat is planned"
+        case causes.NOT_RECOMPUTED if cause.name == "memory":
+            return (
+                f"no remat: {units.show_gib(measured)} of memory, planned "
+                f"{units.show_gib(planned)}, and fewer FLOPs than planned"
+            )
+        case causes.NOT_RECOMPUTED:
+            return (
+                f"no remat: the plan recomputes {seconds(planned)} of matmuls to save memory, "
+                "the program does not"
+            )
+        case causes.UNPLANNED_COLLECTIVE:
+            return f"a collective that is not in the plan{at}: a sharding differs"
+        case causes.WEIGHTS_GATHERED:
+            return f"weights are gathered for every token{at}: FSDP does not suit decoding"
+        case causes.EXPOSED:
+            return f"planned as hidden, {seconds(measured)} exposed, most{at}"
+        case causes.SLOWER_NETWORK:
+            return f"collectives take {seconds(measured)}, planned {seconds(planned)}; most{at}"
+        case causes.HOST_BOUND:
+            return "host-bound: the device waits between programs, for data or dispatch"
+        case causes.IDLE:
+            return "the device waits"
+        case causes.COPIES:
+            return f"copies that the plan does not have; most{at}"
+        case causes.LOOPS:
+            return "control of loops"
+        case causes.UNNAMED:
+            return f"matmuls that the plan does not have; most{at}"
+        case causes.SHORT_OPERATIONS:
+            return f"too small a batch: an operation takes {seconds(measured)}, launches dominate"
+        case causes.SMALL_BATCH:
+            return (
+                f"too small a batch: {units.show_count(round(measured))}; {cause.name} weights "
+                f"takes longer than computing below {units.show_count(round(planned))}"
+            )
+        case causes.VOCABULARY:
+            return (
+                f"the vocabulary on a chip, {measured:g}, is no multiple of "
+                f"{causes.LANES}: pad it to {planned:,.0f}"
+            )
+        case causes.MEMORY:
+            return f"memory {units.show_gib(measured)}, planned {units.show_gib(planned)}"
+        case causes.TRAFFIC:
+            return f"{cause.name} {units.show_bytes(measured)}, planned {units.show_bytes(planned)}"
+        case causes.COMPILED_SLOWER:
+            detail = f" ({cause.name})" if cause.name else ""
+            return f"{cause.group}{detail}: {seconds(measured)}, planned {seconds(planned)}"
+        case kind if kind == GREW:
+            return f"{cause.group}, {seconds(planned)} and {seconds(measured)}"
+    return cause.kind

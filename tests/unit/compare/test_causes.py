@@ -1,0 +1,183 @@
+"""Broken programs: the first line of `compare` names the cause, and that of a clean twin does not.
+
+Of each kind the program is real, recorded or run here, or its verdict is that of `check`, except
+for the vocabulary, where a recorded trace has a slower head.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shardwise as sw
+from shardwise.check.user.fault import Fault
+from shardwise.check.user.function import FunctionReport
+from shardwise.compare.result import StepComparison
+from shardwise.profile.account import profile_devices, read_devices
+from shardwise.profile.result import Profile
+from shardwise.report.compare import step_blocks
+from shardwise.report.style import render
+from tests.unit.check.compilers import needs
+from tests.unit.check.user import faulty
+from tests.unit.compare.recorded_runs import plan, profile, with_times
+
+N_STEPS = 5
+STALL_S = 0.02
+
+
+def first_line(comparison: StepComparison) -> str:
+    text = render(step_blocks(comparison, []), io.StringIO())
+    for label in ("\nplan ", "\ntry "):
+        text = text.partition(label)[0]
+    return " ".join(text.split())
+
+
+def test_a_sharding_that_inserts_gathers() -> None:
+    broken = sw.compare(plan(data=2), profile())
+    assert broken.causes[0].kind == "unplanned collective"
+    assert "a collective that is not in the plan at embed" in first_line(broken)
+    clean = sw.compare(plan(fsdp=2), profile())
+    assert "unplanned collective" not in {cause.kind for cause in clean.causes}
+
+
+def test_no_remat_where_it_is_planned() -> None:
+    broken = sw.compare(plan(fsdp=2, remat="full"), profile())
+    assert broken.causes[0].kind == "not recomputed"
+    assert "no remat: the plan recomputes" in first_line(broken)
+
+
+def test_remat_where_none_is_planned() -> None:
+    broken = sw.compare(plan(fsdp=2), profile("fsdp_remat"))
+    assert broken.causes[0].kind == "recomputed"
+    assert "computed again" in first_line(broken)
+
+
+def test_planned_remat_is_no_cause() -> None:
+    clean = sw.compare(plan(fsdp=2, remat="full"), profile("fsdp_remat"))
+    assert not {"recomputed", "not recomputed"} & {cause.kind for cause in clean.causes}
+
+
+def test_a_vocabulary_that_does_not_fill_tiles() -> None:
+    slow_head = with_times(profile(), {"unembed": 40.0, "embed": 0.2})
+    broken = sw.compare(plan(fsdp=2), slow_head)
+    assert broken.causes[0].kind == "vocabulary"
+    assert "264, is no multiple of 128: pad it to 384" in first_line(broken)
+    clean = sw.compare(plan(vocab=256, fsdp=2), slow_head)
+    assert clean.causes[0].kind == "slower"
+
+
+def test_weights_gathered_in_decode() -> None:
+    model = sw.model("llama3-8b")
+    work = sw.Serve(context=2048, batch=8)
+    machine = sw.hardware("v5e:2x4")
+    gathered = sw.plan(model, machine, work, {"weights": "gathered"})
+    stationary = sw.plan(model, machine, work, {"weights": "stationary"})
+    pair = sw.compare(gathered, stationary)
+    assert pair.causes[0].kind == "weights gathered"
+    clean = sw.compare(stationary, stationary)
+    assert clean.causes == ()
+
+
+def test_a_batch_too_small_for_its_weights() -> None:
+    model = sw.model("llama3-8b")
+    machine = sw.hardware("v5e:8x8")
+    small = sw.plan(model, machine, sw.Train(batch=64, seq=128), {"fsdp": 64})
+    large = sw.plan(model, machine, sw.Train(batch=64, seq=8192), {"fsdp": 64})
+    run = replace(profile(), operations=(), step_s=small.step.expected)
+    broken = sw.compare(small, run)
+    assert broken.causes[0].kind == "small batch"
+    assert "too small a batch: 128;" in first_line(broken)
+    clean = sw.compare(large, run)
+    assert "small batch" not in {cause.kind for cause in clean.causes}
+
+
+@jax.jit
+def layers(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+    for weight in weights:
+        with jax.named_scope("mlp.up"):
+            x = jnp.tanh(x @ weight)
+    return x
+
+
+def traced(folder: Path, n_rows: int, d_model: int, n_layers: int, stall_s: float) -> Profile:
+    """A profile of a few steps, before each of which the host takes some time."""
+    weights = [jnp.ones((d_model, d_model)) / d_model] * n_layers
+    x = jnp.ones((n_rows, d_model))
+    layers(weights, x).block_until_ready()
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with jax.profiler.trace(str(folder), profiler_options=options):
+        for _ in range(N_STEPS):
+            time.sleep(stall_s)
+            layers(weights, x).block_until_ready()
+    return profile_devices(str(folder), read_devices(str(folder)))
+
+
+def test_a_host_that_is_waited_for(tmp_path: Path) -> None:
+    broken = sw.compare(plan(fsdp=2), traced(tmp_path / "a", 1024, 256, 2, 10 * STALL_S))
+    assert "idle between programs: host-bound" in first_line(broken)
+    clean = sw.compare(plan(fsdp=2), profile())
+    assert "host-bound" not in {cause.kind for cause in clean.causes}
+
+
+def test_operations_as_short_as_their_launches(tmp_path: Path) -> None:
+    small = traced(tmp_path / "a", 1, 16, 40, 0.0)
+    large = traced(tmp_path / "b", 2048, 512, 2, 0.0)
+    assert small.step_s < plan(fsdp=2).step.expected
+    broken = sw.compare(plan(fsdp=2), small)
+    assert "short operations" in {cause.kind for cause in broken.causes}
+    assert "too small a batch" in first_line(broken)
+    clean = sw.compare(plan(fsdp=2), large)
+    assert "short operations" not in {cause.kind for cause in clean.causes}
+
+
+def function_report(*faults: Fault) -> FunctionReport:
+    return FunctionReport(
+        name="step",
+        hardware="v5e:4x4",
+        compiler="tpu",
+        fits=True,
+        verdict="compiles",
+        note="",
+        mesh={"data": 16},
+        compiled=None,
+        flops_by_scope={},
+        collectives=(),
+        largest=(),
+        compile_s=1.0,
+        versions={},
+        faults=faults,
+    )
+
+
+def test_faults_of_check_come_first() -> None:
+    fault = Fault(kind="fp32 product", scope="mlp.up", share=0.6, seconds=1e-3)
+    broken = sw.compare(function_report(fault), profile())
+    assert first_line(broken).startswith("An fp32 product of 16-bit inputs in mlp.up")
+    assert sw.compare(function_report(), profile()).causes == ()
+
+
+@needs("tpu")
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    ("broken", "clean", "words"),
+    [
+        (faulty.mlp(fp32=True), faulty.mlp(), "An fp32 product of 16-bit inputs"),
+        (faulty.update(donated=False), faulty.update(), "Not donated: 768 MiB"),
+        (faulty.logits(whole=True), faulty.logits(), "whole on "),
+    ],
+)
+def test_programs_that_check_compiles(
+    broken: faulty.Program, clean: faulty.Program, words: str
+) -> None:
+    reports = []
+    for function, args in (broken, clean):
+        reports.append(sw.check(function, *args, on="v5e:4x4"))
+    assert words in first_line(sw.compare(reports[0], profile()))
+    assert sw.compare(reports[1], profile()).causes == ()

@@ -1,0 +1,141 @@
+"""A plan beside a recorded trace and run: both sides sum to their steps, and the first line."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import shardwise as sw
+from shardwise.compare.inputs import RunLog, read_input
+from shardwise.compare.planned import planned_step
+from shardwise.compare.result import StepComparison
+from shardwise.errors import BadInput
+from tests.golden.terminal import run
+from tests.unit.compare.recorded_runs import FOLDER, plan, profile
+
+
+@pytest.fixture(scope="module")
+def comparison() -> StepComparison:
+    return sw.compare(plan(fsdp=2), profile(), str(FOLDER / "fsdp.jsonl"))
+
+
+def test_groups_sum_to_both_steps(comparison: StepComparison) -> None:
+    *groups, step = comparison.rows
+    assert step.planned_s == plan(fsdp=2).step.expected
+    assert step.measured_s == profile().step_s
+    assert math.fsum(row.planned_s or 0 for row in groups) == pytest.approx(step.planned_s)
+    assert math.fsum(row.measured_s or 0 for row in groups) == pytest.approx(step.measured_s, 1e-3)
+    gaps = [(row.measured_s or 0) - (row.planned_s or 0) for row in groups]
+    assert gaps == sorted(gaps, reverse=True)
+
+
+@pytest.mark.parametrize("mesh", [{"tensor": 2}, {"data": 2}, {"pipe": 2}])
+def test_planned_groups_sum_to_the_step(mesh: dict[str, int]) -> None:
+    planned = planned_step(plan(**mesh))
+    assert sum(planned.seconds.values()) == pytest.approx(planned.step_s)
+
+
+def test_planned_groups_of_serving_sum_to_a_pass() -> None:
+    served = sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:2x4"), sw.Serve(context=2048))
+    planned = planned_step(served)
+    assert sum(planned.seconds.values()) == pytest.approx(planned.step_s)
+
+
+def test_noise_is_no_gap(comparison: StepComparison) -> None:
+    """Attention took 11 ms longer, less than steps varied by."""
+    (attention,) = [row for row in comparison.rows if row.group == "attention"]
+    assert comparison.run is not None
+    assert comparison.run.noise == pytest.approx(0.25, abs=0.01)
+    assert attention.cause is None
+    alone = sw.compare(plan(fsdp=2), profile())
+    (attention,) = [row for row in alone.rows if row.group == "attention"]
+    assert attention.cause is not None
+    assert attention.cause.kind == "slower"
+
+
+@pytest.fixture
+def files(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    plan(fsdp=2).save(f"{tmp_path}/plan.json")
+    monkeypatch.chdir(str(tmp_path))
+    return ["plan.json", str(FOLDER / "fsdp.profile.json"), str(FOLDER / "fsdp.jsonl")]
+
+
+def test_the_screen(files: list[str]) -> None:
+    said = run("compare", *files)
+    assert said.code == 0, said.err
+    assert " ".join(said.out.splitlines()[:2]) == (
+        "step 413 ms measured, 476 ms planned (115 %). Biggest win: fsdp communication: "
+        "collectives take 51.3 ms, planned 9.71 ms; most at embed (37.2 ms)."
+    )
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "  MLP matmuls              290 ms    166 ms  175 %" in said.out
+    assert "  step                     476 ms    413 ms  115 %" in said.out
+    document = json.loads(run("compare", *files, "--json").out)
+    assert set(document["rows"][0]) == {
+        "group", "planned_s", "compiled_s", "measured_s", "ratio", "cause"
+    }  # fmt: skip
+    assert document["step_s"] == profile().step_s
+    assert document["accounted_fraction"] == profile().operations_share
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code", "line"),
+    [
+        ("step=500ms", 0, ""),
+        ("step=400ms", 4, "Exceeded: step 413 ms, --max step=400 ms."),
+        ("step=1s,loss=3", 4, "Exceeded: loss 3.274, --max loss=3."),
+    ],
+)
+def test_the_gate(files: list[str], bounds: str, code: int, line: str) -> None:
+    said = run("compare", *files, "--max", bounds)
+    assert said.code == code
+    assert line in said.out
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ("ttft=1s", "the inputs do not have it. They have step, loss."),
+        ("step", "is not NAME=VALUE"),
+        ("steps=1s", 'Close: "step"'),
+        ("step=5", "no unit"),
+    ],
+)
+def test_a_gate_without_its_quantity_is_refused(
+    files: list[str], bounds: str, problem: str
+) -> None:
+    said = run("compare", *files, "--max", bounds)
+    assert said.code == 2
+    assert problem in " ".join(said.err.split())
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(BadInput, match="a plan of training cannot be compared"):
+        sw.compare(plan(fsdp=2))
+
+
+def test_two_plans() -> None:
+    pair = sw.compare(plan(fsdp=2), plan(fsdp=2, remat="full"))
+    assert [setting.name for setting in pair.settings] == ["remat"]
+    assert pair.rows[-1].change == pytest.approx(sum(row.change for row in pair.rows[:-1]))
+    assert pair.causes[0].group == "MLP matmuls"
+    memory = {row.group: row.change for row in pair.figures}
+    assert memory["activations"] < 0 == memory["weights"]
+
+
+def test_two_traces() -> None:
+    pair = sw.compare(profile(), profile("fsdp_remat"))
+    assert pair.rows[-1].change == pytest.approx(sum(row.change for row in pair.rows[:-1]), 1e-3)
+    again = sw.compare(profile(), profile())
+    assert again.causes == ()
+
+
+def test_two_runs() -> None:
+    log = read_input(str(FOLDER / "fsdp.jsonl"))
+    assert isinstance(log, RunLog)
+    pair = sw.compare(log, log)
+    assert {row.group for row in pair.figures} == {"loss", "tokens/s"}
+    assert all(row.change == 0 for row in (*pair.rows, *pair.figures))
+    assert pair.noise == pytest.approx(0.25, abs=0.01)
