@@ -39,7 +39,7 @@ VERBS = {
     "models": "models, their parameters, FLOPs and cache bytes by part",
     "book": 'the worked problems of "How to Scale Your Model", solved by this package',
     "validate": "published runs predicted by these formulas, and how far they are off",
-    "demo": "two plans to start from: 8,960 TPUs and 16,384 GPUs",
+    "demo": "plan, prove, measure, train, profile, compare, serve: all of it, in minutes",
 }
 
 _HELP = """\

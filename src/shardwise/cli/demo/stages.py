@@ -94,17 +94,17 @@ def train(folder: Path) -> Iterator[Screen]:
     n_steps = max(MIN_STEPS, min(MAX_STEPS, int(TRAIN_S / planned_s)))
     words = (
         f"train plan.json --data tokens --steps {n_steps} --rate {RATE} --warmup {n_steps // 10} "
-        "--checkpoint run --export model --profile"
+        "--checkpoint run --export model --profile trace"
     )
     yield typed(folder, *words.split(), "--sample", PROMPT)
 
 
 def profile(folder: Path) -> Iterator[Screen]:
-    yield typed(folder, "profile", "run/profile", "--perfetto", "trace.json.gz")
+    yield typed(folder, "profile", "trace", "--perfetto", "trace.json.gz")
 
 
 def compare(folder: Path) -> Iterator[Screen]:
-    yield typed(folder, "compare", "plan.json", "run/profile")
+    yield typed(folder, "compare", "plan.json", "trace")
 
 
 def talk_to_trained(folder: Path) -> Iterator[Screen]:
@@ -146,21 +146,21 @@ STAGES = (
         title="train it under the plan, on Python's own sources",
         screens=train,
         needs=("plan.json",),
-        writes=("run", "tokens", "model"),
+        writes=("run", "tokens", "model", "trace"),
         answer="a step ",
     ),
     Stage(
         name="profile",
         title="say where the time of a step went",
         screens=profile,
-        needs=("run/profile",),
+        needs=("trace",),
         writes=("trace.json.gz",),
     ),
     Stage(
         name="compare",
         title="compare the steps with their plan",
         screens=compare,
-        needs=("plan.json", "run/profile"),
+        needs=("plan.json", "trace"),
     ),
     Stage(
         name="serve",
