@@ -107,7 +107,7 @@ def training(row: Row) -> Found:
         place = f"{machine}:{row.n_devices}"
         shardwise("plan", model, place, "--train", *job, "--mesh", row.mesh, "-o", plan)
         before_s = reference_s()
-        shardwise("train", plan, "--steps", str(STEPS), "--log", log, "--json")
+        shardwise("train", plan, "--data", tokens(), "--steps", str(STEPS), "--log", log, "--json")
         now_s = (before_s + reference_s()) / 2
         lines = [json.loads(line) for line in Path(log).read_text().splitlines()]
         step = json.loads(Path(plan).read_text())["estimate"]["step_s"]
@@ -122,6 +122,16 @@ def training(row: Row) -> Found:
         "ratio": ratio,
         "slowdown": now_s / then_s,
     }
+
+
+def tokens() -> str:
+    """Tokens to train on: the bytes of the pages of this repository."""
+    folder = FOLDER / "tokens"
+    if not folder.exists():
+        shardwise(
+            "data", "tokenize", str(kept.ROOT / "docs"), "--glob", "*.md", "--out", str(folder)
+        )
+    return str(folder)
 
 
 def measured(n_devices: int) -> tuple[Path, float]:

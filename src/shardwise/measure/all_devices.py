@@ -1,0 +1,107 @@
+"""The devices that are measured, all of them busy with the same operation on arrays of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardwise.measure.timing import median_s
+
+SHORTEST_S = 1e-7  # of an operation
+
+
+@dataclass(frozen=True)
+class AllDevices:
+    """Devices that work at the same time, as in a training step.
+
+    Args:
+        devices: of this process.
+    """
+
+    devices: Sequence[Any]
+
+    @property
+    def n(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of their platform: `cpu`, `gpu` or `tpu`."""
+        name: str = self.devices[0].platform
+        return name
+
+    def grid(self, group_size: int) -> Mesh:
+        """The devices in groups: mesh axes `group` and `member`."""
+        shape = (-1, group_size)
+        return Mesh(np.array(self.devices).reshape(shape), ("group", "member"))
+
+    def seconds(
+        self,
+        function: Callable[..., Any],
+        arrays: Sequence[tuple[tuple[int, ...], Any]],
+        *,
+        group_size: int = 1,
+        in_place: int = 0,
+    ) -> float:
+        """Median seconds of `function` in a program that all devices run at once.
+
+        What a program takes that does nothing is left out.
+
+        Args:
+            function: takes an array of each device for each of `arrays`.
+            arrays: shape and dtype of each array.
+            group_size: devices of a group, over whose mesh axis `member` collectives may run.
+            in_place: number of first arrays that `function` returns, in their places.
+        """
+        measured_s = self._program_s(function, arrays, group_size, in_place)
+        return max(measured_s - self.dispatch_s, SHORTEST_S)
+
+    @cached_property
+    def dispatch_s(self) -> float:
+        """Seconds of a program that does almost nothing, until its result is there."""
+        return self._program_s(lambda x: x + 1, [((1,), jnp.float32)], 1, 0)
+
+    def _program_s(
+        self,
+        function: Callable[..., Any],
+        arrays: Sequence[tuple[tuple[int, ...], Any]],
+        group_size: int,
+        in_place: int,
+    ) -> float:
+        mesh = self.grid(group_size)
+        spec = PartitionSpec(("group", "member"))
+
+        def local(*blocks: Any) -> Any:
+            return jax.tree.map(lambda x: x[None], function(*(block[0] for block in blocks)))
+
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        run = jax.jit(mapped, donate_argnums=tuple(range(in_place)))
+        sharding = NamedSharding(mesh, spec)
+        values = [
+            jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
+            for shape, dtype in arrays
+        ]
+
+        def call() -> Any:
+            results = run(*values)
+            if in_place:
+                values[:in_place] = results[:in_place]
+            return results
+
+        return median_s(call)
+
+
+def random_numbers(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Numbers around 0: exponentials and clocks depend on values."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return np.zeros(shape, dtype)
+    values = np.random.default_rng(0).standard_normal(shape[1:], np.float32)
+    return np.broadcast_to(values, shape).astype(dtype)
