@@ -30,8 +30,8 @@ _PRODUCTS = [f"{dtype}_{rows}" for dtype in PRODUCT_DTYPES for rows in PRODUCT_R
 ATTENTION_LENGTHS: Final = (128, 256, 512, 2048)  # tokens of a measured sequence
 GROUP_SIZES: Final = (2, 4, 8, 16, 32, 64)  # devices of a measured collective
 
-# Rates of training steps that `hw measure` finds, by dtype. `_bytes` and `_start` are what a product
-# takes beside its FLOPs; a figure that is missing takes no time.
+# Rates of training steps that `hw measure` finds, by dtype. `_bytes` and `_start` are what a
+# product takes beside its FLOPs; a figure that is missing takes no time.
 TRAINING_DTYPES: Final = ("fp32", "bf16")
 PRODUCTS: Final = ("forward", "input", "weight")  # a product, the gradients of its operands
 PASSES: Final = ("forward", "backward")
@@ -60,6 +60,7 @@ def _collective_units() -> dict[str, str]:
         found |= {f"{kind}_{size}": "B/s" for size in GROUP_SIZES}
         found |= {f"{kind}_{size}_start": "s" for size in GROUP_SIZES}
     return found
+
 
 FIELDS: Final[dict[str, Field]] = {
     "vector.fp32": Field("vector_flops_per_s", "FLOP/s"),

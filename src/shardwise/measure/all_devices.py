@@ -1,4 +1,4 @@
-"""The devices that are measured, all of them busy with the same operation on arrays of their own."""
+"""The devices that are measured, all of them busy with the same operation."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ KINDS: dict[str, tuple[Callable[[Any, int], Any], bool]] = {
     "reduce_scatter": (lambda x, n: lax.psum_scatter(x, "member", tiled=True), False),
     "all_reduce": (lambda x, n: lax.psum(x, "member"), False),
     "all_to_all": (lambda x, n: lax.all_to_all(x, "member", 0, 0, tiled=True), True),
-    "permute": (lambda x, n: lax.ppermute(x, "member", [(i, (i + 1) % n) for i in range(n)]), False),
+    "permute": (
+        lambda x, n: lax.ppermute(x, "member", [(i, (i + 1) % n) for i in range(n)]),
+        False,
+    ),
 }
 
 

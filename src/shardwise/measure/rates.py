@@ -150,4 +150,3 @@ def _links(n_devices: int, fits: Mapping[str, Fit]) -> Found:
 def _rate(seconds_per: float) -> float:
     """Units a second; 0 of what takes no time."""
     return 1 / seconds_per if seconds_per else 0.0
-

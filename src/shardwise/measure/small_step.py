@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from shardwise.estimate.calibration import MEASURED
-from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import parse_system
 from shardwise.measure.all_devices import AllDevices
@@ -22,8 +21,9 @@ from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
 from shardwise.measure.timing import median_s
 from shardwise.models import ModelConfig
-from shardwise.search.training.problem import Case
 from shardwise.runtime.training.programs import step_of
+from shardwise.search.given import NOTHING_FIXED
+from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.train.guard import guarded_optimizer
@@ -70,7 +70,7 @@ def narrow_case(rates: MeasuredRates, depth: int) -> Case:
         layout=layout,
         placement=next(iter(place(system, layout.sizes))),
         cal=MEASURED,
-        fixed={},
+        fixed=NOTHING_FIXED,
     )
 
 

@@ -78,12 +78,13 @@ def _blocks(plans: Sequence[sw.Plan]) -> Iterator[Block]:
 def _train(as_json: bool) -> Answer:
     """Measure this CPU, plan a training run for it, and run the plan for about a minute."""
     from shardwise.cli.verbs.train import RunLines
-    from shardwise.report import measured_cpu
+    from shardwise.measure.chip_file import write_chip
+    from shardwise.measure.rates import measure
+    from shardwise.report import measured
     from shardwise.report.style import render
     from shardwise.report.training import run as train_report
     from shardwise.runtime.tokenizer import ByteTokenizer
     from shardwise.train import sources
-    from shardwise.train.measure import measure, write_chip
     from shardwise.train.metrics import Hooks
     from shardwise.train.recipe import Recipe
     from shardwise.train.tokenize import tokenize
@@ -96,7 +97,7 @@ def _train(as_json: bool) -> Answer:
         folder = Path(folder_name)
         with progress("measuring this CPU", quiet=as_json):
             chip = measure(N_DEVICES)
-        write_blocks(measured_cpu.blocks(chip, None))
+        write_blocks(measured.blocks(chip, None))
         write_chip(chip, str(folder / "host.toml"))
         with progress("tokenizing the sources of Python's standard library", quiet=as_json):
             modules = sources.find_sources([str(path) for path in _modules()], "*.py", "text")

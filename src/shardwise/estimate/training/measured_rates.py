@@ -50,7 +50,9 @@ def attention_s_per_flop(chip: Chip, dtype: str, phase: str, length: float) -> f
     """Seconds per FLOP of attention over sequences of a length."""
     name = "backward" if phase == "backward" else "forward"
     key = f"{measured_as(dtype)}_attention_{name}"
-    return float(_between(length, ATTENTION_LENGTHS, [_per(chip, f"{key}_{n}") for n in ATTENTION_LENGTHS]))
+    return float(
+        _between(length, ATTENTION_LENGTHS, [_per(chip, f"{key}_{n}") for n in ATTENTION_LENGTHS])
+    )
 
 
 def elementwise_s(
