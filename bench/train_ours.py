@@ -12,7 +12,7 @@ import numpy as np
 
 import shardwise as sw
 from shardwise.measure.chip_file import write_chip
-from shardwise.measure.rates import measure
+from shardwise.measure.machine import measure
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import cpu

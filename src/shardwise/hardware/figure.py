@@ -55,7 +55,7 @@ def _training_units() -> dict[str, str]:
 
 def _collective_units() -> dict[str, str]:
     """Key of a figure of collectives -> its unit: bytes are V of `ops.collective`."""
-    found = {}
+    found: dict[str, str] = {}
     for kind in COLLECTIVES:
         found |= {f"{kind}_{size}": "B/s" for size in GROUP_SIZES}
         found |= {f"{kind}_{size}_start": "s" for size in GROUP_SIZES}

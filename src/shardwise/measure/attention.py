@@ -34,9 +34,9 @@ def rates_at(devices: AllDevices, dtype_name: str, length: int) -> dict[str, flo
         for heads in (HEADS.n_heads, HEADS.n_kv_heads, HEADS.n_kv_heads)
     ]
 
-    def forward(*arrays: Any) -> Any:
+    def forward(q_BTNH: Any, k_BTKH: Any, v_BTKH: Any) -> Any:
         scale = HEADS.d_head**-0.5
-        return attention.attend(*arrays, HEADS, devices.platform, scale)
+        return attention.attend(q_BTNH, k_BTKH, v_BTKH, HEADS, devices.platform, scale)
 
     def both(*arrays: Any) -> Any:
         o_BTNH, pull_back = jax.vjp(forward, *arrays)

@@ -79,7 +79,7 @@ def _train(as_json: bool) -> Answer:
     """Measure this CPU, plan a training run for it, and run the plan for about a minute."""
     from shardwise.cli.verbs.train import RunLines
     from shardwise.measure.chip_file import write_chip
-    from shardwise.measure.rates import measure
+    from shardwise.measure.machine import measure
     from shardwise.report import measured
     from shardwise.report.style import render
     from shardwise.report.training import run as train_report
