@@ -41,7 +41,7 @@ COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"
 
 def _training_units() -> dict[str, str]:
     """Key of a figure of training -> its unit."""
-    found = {"step": "s", "layer": "s", "update": "B/s", "loss": "B/s"}
+    found = {"step": "s", "layer": "s", "update": "B/s", "loss": "B/s", "lookup": "B/s"}
     for dtype in TRAINING_DTYPES:
         for kind in PRODUCTS:
             found[f"{dtype}_{kind}"] = "FLOP/s"

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.measure.timing import median_s
+from shardwise.measure.timing import median_s, medians_s
 
+Arrays = Sequence[tuple[tuple[int, ...], Any]]  # shape and dtype of each
 SHORTEST_S = 1e-7  # of an operation
 
 
@@ -46,7 +47,7 @@ class AllDevices:
     def seconds(
         self,
         function: Callable[..., Any],
-        arrays: Sequence[tuple[tuple[int, ...], Any]],
+        arrays: Arrays,
         *,
         group_size: int = 1,
         in_place: int = 0,
@@ -57,25 +58,34 @@ class AllDevices:
 
         Args:
             function: takes an array of each device for each of `arrays`.
-            arrays: shape and dtype of each array.
             group_size: devices of a group, over whose mesh axis `member` collectives may run.
             in_place: number of first arrays that `function` returns, in their places.
         """
-        measured_s = self._program_s(function, arrays, group_size, in_place)
-        return max(measured_s - self.dispatch_s, SHORTEST_S)
+        return self._beyond_dispatch(median_s(self._call(function, arrays, group_size, in_place)))
+
+    def seconds_of_each(
+        self, functions: Sequence[tuple[Callable[..., Any], Arrays]]
+    ) -> list[float]:
+        """As `seconds` of each of some functions, which take turns."""
+        calls = [self._call(function, arrays) for function, arrays in functions]
+        return [self._beyond_dispatch(seconds) for seconds in medians_s(calls)]
+
+    def _beyond_dispatch(self, seconds: float) -> float:
+        return max(seconds - self.dispatch_s, SHORTEST_S)
 
     @cached_property
     def dispatch_s(self) -> float:
         """Seconds of a program that does almost nothing, until its result is there."""
-        return self._program_s(lambda x: x + 1, [((1,), jnp.float32)], 1, 0)
+        return median_s(self._call(lambda x: x + 1, [((1,), jnp.float32)]))
 
-    def _program_s(
+    def _call(
         self,
         function: Callable[..., Any],
-        arrays: Sequence[tuple[tuple[int, ...], Any]],
-        group_size: int,
-        in_place: int,
-    ) -> float:
+        arrays: Arrays,
+        group_size: int = 1,
+        in_place: int = 0,
+    ) -> Callable[[], Any]:
+        """A function that runs the program once."""
         mesh = self.grid(group_size)
         spec = PartitionSpec(("group", "member"))
 
@@ -96,7 +106,7 @@ class AllDevices:
                 values[:in_place] = results[:in_place]
             return results
 
-        return median_s(call)
+        return call
 
 
 def random_numbers(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -43,6 +43,6 @@ def rates_at(devices: AllDevices, dtype_name: str, length: int) -> dict[str, flo
         return pull_back(jax.lax.optimization_barrier(o_BTNH))
 
     flops = 4 * n * HEADS.n_heads * HEADS.d_head * length * (length + 1) / 2
-    forward_s = devices.seconds(forward, arrays)
-    backward_s = max(devices.seconds(both, arrays) - forward_s, forward_s / 2)
+    forward_s, both_s = devices.seconds_of_each([(forward, arrays), (both, arrays)])
+    backward_s = max(both_s - forward_s, forward_s / 2)
     return {"forward": flops / forward_s, "backward": 2 * flops / backward_s}

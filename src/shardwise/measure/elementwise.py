@@ -23,6 +23,7 @@ from shardwise.runtime.kernels import cpu
 TOKENS, WIDTH = 1024, 320
 HEAD_WIDTH = 64
 LOGITS = (512, 2048)
+TABLE = (1536, WIDTH)  # of embeddings
 
 
 class Between(NamedTuple):
@@ -75,11 +76,21 @@ def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float
             results = jax.lax.optimization_barrier(results)
             return results, pull_back(results)
 
-        forward_s = devices.seconds(work.function, arrays)
-        both_s = devices.seconds(both, arrays)
+        forward_s, both_s = devices.seconds_of_each([(work.function, arrays), (both, arrays)])
         rates[f"{name}_forward"] = n_bytes / forward_s
         rates[f"{name}_backward"] = 2 * n_bytes / max(both_s - forward_s, forward_s / 2)
     return rates
+
+
+def lookup_bytes_per_s(devices: AllDevices) -> float:
+    """Bytes per second of an embedding's lookups and of the sums of their gradients."""
+
+    def both(embedding_VD: Any, tokens_M: Any, dy_MD: Any) -> Any:
+        y_MD, pull_back = jax.vjp(lambda table_VD: table_VD[tokens_M], embedding_VD)
+        return y_MD, pull_back(dy_MD)
+
+    arrays = [(TABLE, jnp.float32), ((TOKENS,), jnp.int32), ((TOKENS, TABLE[1]), jnp.float32)]
+    return 2 * 4 * TOKENS * TABLE[1] / devices.seconds(both, arrays)
 
 
 def loss_bytes_per_s(devices: AllDevices) -> float:

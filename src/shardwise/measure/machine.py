@@ -10,7 +10,7 @@ from shardwise.hardware.figure import TRAINING_DTYPES, unit_of
 from shardwise.measure.all_devices import AllDevices
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
-from shardwise.measure.elementwise import loss_bytes_per_s, measure_elementwise
+from shardwise.measure.elementwise import lookup_bytes_per_s, loss_bytes_per_s, measure_elementwise
 from shardwise.measure.fit import Fit
 from shardwise.measure.memory import memory_bytes, square_flops_per_s, stream_bytes_per_s
 from shardwise.measure.products import measure_products
@@ -104,6 +104,7 @@ def _between(devices: AllDevices, dtype: str) -> Found:
 
 def _outside_layers(devices: AllDevices) -> Found:
     yield "training.loss", (loss_bytes_per_s(devices), "")
+    yield "training.lookup", (lookup_bytes_per_s(devices), "")
     yield "training.update", (update_bytes_per_s(devices), "")
 
 

@@ -27,6 +27,7 @@ SHAPES = (  # M, I, O
     (256, 384, 3072),
     (1536, 96, 96),
 )
+LARGE = 1 << 27  # multiply-adds
 KINDS = ("forward", "input", "weight")  # the product, and the gradients of its two operands
 
 
@@ -39,17 +40,34 @@ def product(platform: str) -> Callable[[Any, Any], Any]:
 
 def measure_products(devices: AllDevices, dtype_name: str) -> Mapping[str, Fit]:
     """Fit the seconds of each kind of product to its FLOPs and bytes."""
-    return {kind: fitted(rows(devices, dtype_name, kind)) for kind in KINDS}
+    element_type = dtype(dtype_name)
+    programs = []
+    for kind in KINDS:
+        for M, I, O in SHAPES:
+            arrays = [(shape, element_type) for shape in ((M, I), (I, O), (M, O))]
+            programs.append((products(devices.platform, kind), arrays * n_products(M, I, O)))
+    seconds = iter(devices.seconds_of_each(programs))
+    element_bytes = element_type.dtype.itemsize
+    fits = {}
+    for kind in KINDS:
+        rows = []
+        for M, I, O in SHAPES:
+            amounts = (2.0 * M * I * O, element_bytes * (M * I + I * O + M * O), 1.0)
+            rows.append((amounts, next(seconds) / n_products(M, I, O)))
+        fits[kind] = fitted(rows)
+    return fits
 
 
-def rows(
-    devices: AllDevices, dtype_name: str, kind: str
-) -> list[tuple[tuple[float, float, float], float]]:
-    """((FLOPs, bytes, 1), seconds) of the products of one kind."""
-    multiply = product(devices.platform)
+def n_products(M: int, I: int, O: int) -> int:
+    """Products of one program: a small one alone might take less than its program."""
+    return 1 if M * I * O >= LARGE else 3
+
+
+def products(platform: str, kind: str) -> Callable[..., Any]:
+    """A function of some operands x_MI, w_IO, dy_MO, ... that returns their products of a kind."""
+    multiply = product(platform)
 
     def run(*operands: Any) -> list[Any]:
-        """Some products of different operands: one alone might take less than its program."""
         results = []
         for x_MI, w_IO, dy_MO in zip(operands[::3], operands[1::3], operands[2::3], strict=True):
             if kind == "forward":
@@ -59,12 +77,4 @@ def rows(
             results.append(pull_back(dy_MO)[KINDS.index(kind) - 1])
         return results
 
-    found = []
-    element_type = dtype(dtype_name)
-    for M, I, O in SHAPES:
-        arrays = [(shape, element_type) for shape in ((M, I), (I, O), (M, O))]
-        n = 3 if M * I * O < 1 << 27 else 1
-        seconds = devices.seconds(run, arrays * n) / n
-        n_bytes = element_type.dtype.itemsize * (M * I + I * O + M * O)
-        found.append(((2.0 * M * I * O, float(n_bytes), 1.0), seconds))
-    return found
+    return run

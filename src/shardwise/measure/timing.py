@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,37 @@ def median_s(call: Callable[[], Any], n_trials: int = N_TRIALS, trial_s: float =
 
     A plan is for a machine as it usually is, so neither its fastest nor its slowest moment counts.
     """
+    return medians_s([call], n_trials, trial_s)[0]
+
+
+def medians_s(
+    calls: Sequence[Callable[[], Any]], n_trials: int = N_TRIALS, trial_s: float = TRIAL_S
+) -> list[float]:
+    """As `median_s` of each call; trials take turns, so that all calls meet the same moments."""
+    trials: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        jax_ready(call())
+    for _ in range(n_trials):
+        for times, call in zip(trials, calls, strict=True):
+            times.append(_trial(call, trial_s))
+    return [statistics.median(times) for times in trials]
+
+
+def _trial(call: Callable[[], Any], trial_s: float) -> float:
+    """Mean seconds of a call that is repeated for some time."""
+    n_calls = 0
+    start_s = time.perf_counter()
+    while (elapsed_s := time.perf_counter() - start_s) < trial_s or not n_calls:
+        jax_ready(call())
+        n_calls += 1
+    return elapsed_s / n_calls
+
+
+def jax_ready(result: Any) -> None:
+    """Wait for the arrays of a result."""
     import jax
 
-    jax.block_until_ready(call())
-    trials = []
-    for _ in range(n_trials):
-        n_calls = 0
-        start_s = time.perf_counter()
-        while (elapsed_s := time.perf_counter() - start_s) < trial_s or not n_calls:
-            jax.block_until_ready(call())
-            n_calls += 1
-        trials.append(elapsed_s / n_calls)
-    return statistics.median(trials)
+    jax.block_until_ready(result)
 
 
 class OtherLoad:

@@ -96,6 +96,7 @@ def _training(measured: MeasuredRates) -> Iterator[list[str]]:
 def _steps(rates: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     """Rates of training of what has no dtype."""
     yield "loss", f"{units.show_rate(rates['training.loss'], 'B/s')} of logits"
+    yield "embedding", f"{units.show_rate(rates['training.lookup'], 'B/s')} of lookups"
     yield "update", f"{units.show_rate(rates['training.update'], 'B/s')} of weights and state"
     shown = (units.show_seconds(rates[f"training.{name}"]) for name in ("step", "layer"))
     yield "beside these", "{} a step, {} a layer".format(*shown)

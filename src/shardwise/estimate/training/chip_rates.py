@@ -210,6 +210,10 @@ class Rates:
                 output = matmul.program.local.output
                 kind = "weight" if output.gradient_of in program.weights else "input"
             one_s = measured_rates.product_s(self.chip, dtype, kind, *work.tiles)
+            if matmul.term.module == "embed":  # a lookup, not a product with one-hot vectors
+                rows, width, depth = work.tiles
+                tokens = depth if kind == "weight" else rows
+                one_s = measured_rates.lookup_s(self.chip, dtype, tokens, width)
             seconds = count * work.experts * one_s
         if matmul.name == "unembed":
             array = matmul.program.local.output

@@ -90,6 +90,11 @@ def loss_s(chip: Chip, logits: Num) -> Num:
     return LOGIT_BYTES * logits * _per(chip, "loss")
 
 
+def lookup_s(chip: Chip, dtype: str, tokens: Num, width: Num) -> Num:
+    """Seconds of an embedding's lookups, or of the sums of their gradients."""
+    return units.bytes_per_element(measured_as(dtype)) * tokens * width * _per(chip, "lookup")
+
+
 def update_bytes_per_s(chip: Chip) -> float:
     """Bytes that an update reads and writes a second."""
     return chip.training.get("update") or chip.need("hbm.bandwidth")
