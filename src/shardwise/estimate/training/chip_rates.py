@@ -214,7 +214,7 @@ class Rates:
                 rows, width, depth = work.tiles
                 tokens = depth if kind == "weight" else rows
                 one_s = measured_rates.lookup_s(self.chip, dtype, tokens, width)
-            seconds = count * work.experts * one_s
+            seconds = count * work.experts * one_s * self._padded_experts(matmul)
         if matmul.name == "unembed":
             array = matmul.program.local.output
             logits = array.local_elements(matmul.sizes, layout.sizes)
@@ -230,6 +230,15 @@ class Rates:
             flops_per_s=maximum(work.flops / maximum(seconds, SHORTEST_S), 1.0),  # a lookup has 0
             bytes_per_s=work.n_bytes / maximum(seconds, SHORTEST_S),
         )
+
+    def _padded_experts(self, matmul: Matmul) -> float:
+        """Rows of the experts' products in relation to the tokens that are routed to them.
+
+        XLA's CPU backend has no ragged AllToAll, so that each expert has room for all tokens.
+        """
+        if self.chip.kind != "cpu" or not matmul.program.einsum.chosen:
+            return 1.0
+        return float(matmul.sizes["E"] / matmul.sizes["R"])
 
     def local_work(self, matmul: Matmul, program: Step, layout: Layout | Layouts) -> LocalWork:
         """What one chip does in a matmul; of the rates, it depends on whether tiles count."""
