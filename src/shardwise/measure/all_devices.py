@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.measure.timing import median_s, medians_s
 
 Arrays = Sequence[tuple[tuple[int, ...], Any]]  # shape and dtype of each
+Pool = dict[Any, Any]  # position, shape and dtype -> an array
 SHORTEST_S = 1e-7  # of an operation
 
 
@@ -67,7 +68,8 @@ class AllDevices:
         self, functions: Sequence[tuple[Callable[..., Any], Arrays]]
     ) -> list[float]:
         """As `seconds` of each of some functions, which take turns."""
-        calls = [self._call(function, arrays) for function, arrays in functions]
+        shared: Pool = {}
+        calls = [self._call(function, arrays, shared=shared) for function, arrays in functions]
         return [self._beyond_dispatch(seconds) for seconds in medians_s(calls)]
 
     def _beyond_dispatch(self, seconds: float) -> float:
@@ -84,8 +86,9 @@ class AllDevices:
         arrays: Arrays,
         group_size: int = 1,
         in_place: int = 0,
+        shared: Pool | None = None,
     ) -> Callable[[], Any]:
-        """A function that runs the program once."""
+        """A function that runs the program once; its arrays are those in `shared`, or added there."""
         mesh = self.grid(group_size)
         spec = PartitionSpec(("group", "member"))
 
@@ -95,10 +98,13 @@ class AllDevices:
         mapped = jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
         run = jax.jit(mapped, donate_argnums=tuple(range(in_place)))
         sharding = NamedSharding(mesh, spec)
-        values = [
-            jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
-            for shape, dtype in arrays
-        ]
+        pool: Pool = {} if shared is None else shared
+        values = []
+        for i, (shape, dtype) in enumerate(arrays):
+            key = (i, shape, dtype)
+            if key not in pool:
+                pool[key] = jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
+            values.append(pool[key])
 
         def call() -> Any:
             results = run(*values)
