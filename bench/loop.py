@@ -30,7 +30,7 @@ from loop_serve import shardwise
 
 FOLDER = Path(tempfile.gettempdir()) / "shardwise-loop"  # measured machines
 PAGE = kept.ROOT / "docs" / "hardware.md"
-MAX_AGE_S = 240.0  # of a measurement
+MAX_AGE_S = 900.0  # of a measurement
 SAME_SPEED = 1.2  # slowdown from which a row is repeated, once
 STEPS = 14  # the first two are left out
 LEFT_OUT = 2

@@ -88,7 +88,7 @@ class AllDevices:
         in_place: int = 0,
         shared: Pool | None = None,
     ) -> Callable[[], Any]:
-        """A function that runs the program once; its arrays are those in `shared`, or added there."""
+        """A function that runs the program once, on arrays in `shared` or new ones."""
         mesh = self.grid(group_size)
         spec = PartitionSpec(("group", "member"))
 
