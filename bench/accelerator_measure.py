@@ -22,7 +22,8 @@ from accelerator_device import Device, Found, seconds_of
 from jax import lax
 
 from shardwise.hardware.load import load_chip
-from shardwise.train.measure import CpuRates, write_chip
+from shardwise.measure.chip_file import write_chip
+from shardwise.measure.rates import MeasuredRates
 
 LARGE = ((4096, 4096, 4096), (8192, 8192, 8192), (16384, 4096, 14336))  # whose median is a rate
 NARROW = ((1, 4096, 14336), (16, 4096, 14336), (64, 4096, 14336))  # those of decode
@@ -160,15 +161,9 @@ def write_measured_chip(device: Device, rates: dict[str, float], bytes_per_s: fl
     path = device.measured_file
     if device.platform == "cpu":
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        cpu = CpuRates(
-            n_devices=1,
-            flops_per_s={name: rates[name] for name in ("fp32", "bf16")},
-            bytes_per_s=bytes_per_s,
-            memory_bytes=memory_bytes,
-            sent_bytes_per_s=None,
-            latency_s=None,
-        )
-        write_chip(cpu, str(path))
+        figures = {f"peak.{name}": rates[name] for name in ("fp32", "bf16")}
+        figures |= {"hbm.bandwidth": bytes_per_s, "hbm.capacity": memory_bytes}
+        write_chip(MeasuredRates(n_devices=1, figures=figures), str(path))
         return
     name = device.chip_name
     text = (files("shardwise.hardware") / "catalog" / f"{name}.toml").read_text(encoding="utf-8")

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwise as sw
+from shardwise.measure.chip_file import write_chip
+from shardwise.measure.machine import measure
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.training.programs import step_of
 from shardwise.train.guard import guarded_optimizer
-from shardwise.train.measure import measure, write_chip
 from shardwise.train.recipe import Recipe
 from shardwise.train.run import compile_step
 from shardwise.train.state import random_state

@@ -33,6 +33,18 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
         line.clear()
 
 
+@contextlib.contextmanager
+def progress_of_parts(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A function that says which part of some work begins; its seconds are shown."""
+    with contextlib.ExitStack() as part:
+
+        def begin(name: str) -> None:
+            part.close()
+            part.enter_context(progress(f"{text}: {name}", quiet=quiet))
+
+        yield begin
+
+
 def _show_seconds(line: ProgressLine, text: str, ended: threading.Event) -> None:
     """Show a text and the seconds since the start, until `ended` is set."""
     start_s = time.monotonic()

@@ -22,22 +22,26 @@ def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]
     Returns:
         (elements of width D, elements of widths that `tensor` shards).
     """
+    replicated, sharded = widths(config, layer)
+    return sum(replicated.values(), 0.0), sum(sharded.values(), 0.0)
+
+
+def widths(config: ModelConfig, layer: Layer) -> tuple[dict[str, float], dict[str, float]]:
+    """The elements of `elementwise_widths` by what has the width."""
     D = config.d_model
-    replicated = WIDTHS["D"] * D
-    if not layer.has_both:
-        replicated *= 0.5
-    sharded = 0.0
+    replicated = {"D": WIDTHS["D"] * D * (1.0 if layer.has_both else 0.5)}
+    sharded = {}
     if attention := layer.attention:
         n_heads = attention.n_heads + attention.n_kv_heads
-        sharded += WIDTHS["heads"] * n_heads * attention.d_head
+        sharded["heads"] = WIDTHS["heads"] * n_heads * attention.d_head
     if mamba := layer.mamba:
-        sharded += WIDTHS["conv"] * mamba.d_scanned + WIDTHS["gated_norm"] * mamba.d_inner
-        sharded += WIDTHS["states"] * mamba.d_inner * mamba.d_state / mamba.chunk
+        sharded["conv"] = WIDTHS["conv"] * mamba.d_scanned + WIDTHS["gated_norm"] * mamba.d_inner
+        sharded["states"] = WIDTHS["states"] * mamba.d_inner * mamba.d_state / mamba.chunk
     ffn = layer.ffn
     if isinstance(ffn, Moe):
-        sharded += WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
+        sharded["F"] = WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
         # Tokens are copied to their experts, and the results are copied back and added.
-        replicated += 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
+        replicated["tokens"] = 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
     elif ffn:
-        sharded += WIDTHS["F"] * ffn.d_ff
+        sharded["F"] = WIDTHS["F"] * ffn.d_ff
     return replicated, sharded

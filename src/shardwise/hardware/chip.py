@@ -137,6 +137,9 @@ class Chip:
         n_devices: JAX devices per chip (1 if two cores act as a megacore).
         product_flops_per_s: FLOP/s of products of some rows with weights of a dtype, by `bf16_16`.
         serving: measured rates of the inference engine; None if they were not measured.
+        training: measured rates of training steps, by the names of their figures; empty if they
+            were not measured.
+        collectives: the same of collectives.
         dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
         path: the user's file with the chip, as the user wrote it; empty for chips of the catalog.
         sourced: the figures of the file; `figures` has the current ones.
@@ -183,6 +186,8 @@ class Chip:
     usd_per_chip_hour: float | None = None
     product_flops_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
     serving: Serving | None = None
+    training: Mapping[str, float] = field(default_factory=dict, hash=False)
+    collectives: Mapping[str, float] = field(default_factory=dict, hash=False)
     path: str = field(default="", compare=False)
     sourced: Mapping[str, Figure] = field(default_factory=dict, repr=False, compare=False)
     quotes: Mapping[str, Mapping[str, Figure]] = field(
@@ -282,6 +287,7 @@ def get(chip: Chip, path: str) -> Value | None:
     return value  # type: ignore[no-any-return]
 
 
+_MAPPINGS = ("product_flops_per_s", "training", "collectives")
 _OPTIONAL = {"scale_out": ScaleOut, "serving": Serving}  # made when one of their figures is given
 
 
@@ -295,8 +301,8 @@ def with_values(chip: Chip, values: Mapping[str, Value | None]) -> Chip:
             continue
         owner, _, attribute = FIELDS[path].attribute.rpartition(".")
         change: Any = value
-        if owner == "product_flops_per_s":
-            change = {**chip.product_flops_per_s, attribute: value}
+        if owner in _MAPPINGS:
+            change = {**getattr(chip, owner), attribute: value}
         elif owner:
             links: Any = getattr(chip, owner)
             if links is None and owner in _OPTIONAL:

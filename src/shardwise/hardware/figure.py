@@ -27,6 +27,40 @@ class Field(NamedTuple):
 PRODUCT_DTYPES: Final = ("fp32", "bf16", "int8")
 PRODUCT_ROWS: Final = (1, 4, 16, 64, 256, 512)
 _PRODUCTS = [f"{dtype}_{rows}" for dtype in PRODUCT_DTYPES for rows in PRODUCT_ROWS]
+ATTENTION_LENGTHS: Final = (128, 256, 512, 2048)  # tokens of a measured sequence
+GROUP_SIZES: Final = (2, 4, 8, 16, 32, 64)  # devices of a measured collective
+
+# Rates of training steps that `hw measure` finds, by dtype. `_bytes` and `_start` are what a
+# product takes beside its FLOPs; a figure that is missing takes no time.
+TRAINING_DTYPES: Final = ("fp32", "bf16")
+PRODUCTS: Final = ("forward", "input", "weight")  # a product, the gradients of its operands
+PASSES: Final = ("forward", "backward")
+BETWEEN: Final = ("D", "heads", "F")  # widths of element-wise work: `estimate.elementwise`
+COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
+
+
+def _training_units() -> dict[str, str]:
+    """Key of a figure of training -> its unit."""
+    found = {"step": "s", "layer": "s", "update": "B/s", "loss": "B/s", "lookup": "B/s"}
+    for dtype in TRAINING_DTYPES:
+        for kind in PRODUCTS:
+            found[f"{dtype}_{kind}"] = "FLOP/s"
+            found[f"{dtype}_{kind}_bytes"] = "B/s"
+            found[f"{dtype}_{kind}_start"] = "s"
+        for name in PASSES:
+            found |= {f"{dtype}_{width}_{name}": "B/s" for width in BETWEEN}
+            found |= {f"{dtype}_attention_{name}_{n}": "FLOP/s" for n in ATTENTION_LENGTHS}
+    return found
+
+
+def _collective_units() -> dict[str, str]:
+    """Key of a figure of collectives -> its unit: bytes are V of `ops.collective`."""
+    found: dict[str, str] = {}
+    for kind in COLLECTIVES:
+        found |= {f"{kind}_{size}": "B/s" for size in GROUP_SIZES}
+        found |= {f"{kind}_{size}_start": "s" for size in GROUP_SIZES}
+    return found
+
 
 FIELDS: Final[dict[str, Field]] = {
     "vector.fp32": Field("vector_flops_per_s", "FLOP/s"),
@@ -83,6 +117,11 @@ FIELDS: Final[dict[str, Field]] = {
     "serving.activations": Field("serving.activation_bytes_per_s", "B/s"),
     "serving.logits": Field("serving.logit_bytes_per_s", "B/s"),
     **{f"products.{key}": Field(f"product_flops_per_s.{key}", "FLOP/s") for key in _PRODUCTS},
+    **{f"training.{k}": Field(f"training.{k}", unit) for k, unit in _training_units().items()},
+    **{
+        f"collectives.{k}": Field(f"collectives.{k}", unit)
+        for k, unit in _collective_units().items()
+    },
 }
 
 # Dtypes at which a chip may have a peak; `_SPELLINGS` maps other spellings to these. The peak of

@@ -10,8 +10,15 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 
 from shardwise.errors import BadFile, ShardwiseError
-from shardwise.estimate.calibration import AchievedShares
+from shardwise.estimate.calibration import (
+    MEASURED,
+    PEAK,
+    AchievedShares,
+    Calibration,
+    calibration,
+)
 from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.training.measured_rates import is_measured
 from shardwise.hardware import Chip, System, Torus, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.plan.schema.common import MemoryBytes, PlannedHardware, RatesUsed
@@ -77,6 +84,13 @@ def figures_of(chip: Chip) -> dict[str, float]:
 def memory_bytes(memory: Memory) -> MemoryBytes:
     """Convert the estimated memory of a chip to the entry in a plan."""
     return MemoryBytes(**{f.name: float(getattr(memory, f.name)) for f in fields(MemoryBytes)})
+
+
+def rates_of(system: System, *, peak: bool) -> Calibration:
+    """The measured or calibrated rates of the machine's chip, or peak rates."""
+    if peak:
+        return PEAK
+    return MEASURED if is_measured(system.chip) else calibration(system.chip.name)
 
 
 def rates_used(shares: AchievedShares) -> RatesUsed:

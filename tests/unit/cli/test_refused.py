@@ -13,8 +13,8 @@ import pytest
 import shardwise as sw
 from shardwise import cli
 from shardwise.cli import progress
+from shardwise.measure import machine
 from shardwise.plan.serving import build, traffic
-from shardwise.train import measure
 from tests.golden.terminal import Stream, run
 
 PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512"
@@ -81,7 +81,7 @@ def test_a_flag_may_be_repeated(command: str) -> None:
 def test_an_unwritable_file_is_told_before_the_work(
     monkeypatch: pytest.MonkeyPatch, command: str, path: str
 ) -> None:
-    for module, name in ((sw, "search"), (build, "search"), (measure, "measure")):
+    for module, name in ((sw, "search"), (build, "search"), (machine, "measure")):
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("worked"))
     said = run(*command.split(), "-o", path)
     assert said.code == 2

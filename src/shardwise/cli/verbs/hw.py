@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import shardwise as sw
 from shardwise.cli import options
@@ -12,13 +11,16 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_output_file
 from shardwise.cli.machines import has_size, parse_chip
 from shardwise.cli.options import argument, output
-from shardwise.cli.progress import progress
+from shardwise.cli.progress import progress_of_parts
 from shardwise.errors import BadInput
 from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
 from shardwise.report import hardware as report
-from shardwise.report import measured_cpu
+from shardwise.report import measured as measured_report
 from shardwise.report import system as system_report
 from shardwise.report.words import counted
+
+if TYPE_CHECKING:
+    from shardwise.measure.rates import MeasuredRates
 
 MAX_DEVICES = 64  # each has its arrays and threads: more take minutes and gigabytes
 
@@ -99,8 +101,7 @@ def _slices(names: list[str], as_json: bool) -> Answer:
 
 def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
     from shardwise import units
-    from shardwise.serve.measure import measure_serving
-    from shardwise.train import measure
+    from shardwise.measure.chip_file import write_chip
 
     if len(words) != 1:
         raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")
@@ -113,15 +114,24 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
         )
     inputs.optional(parse_output_file, file)
     inputs.done()
-    work = f"measuring this CPU as {counted(n_devices, 'device')}"
-    with progress(work, quiet=as_json):
-        measured_chip = measure.measure(n_devices)
-        if n_devices == 1:
-            measured_chip = replace(measured_chip, serving=measure_serving())
+    measured_chip = _measured(n_devices, quiet=as_json)
     if file:
-        measure.write_chip(measured_chip, file)
+        write_chip(measured_chip, file)
     return Answer(
         document=lambda: measured_chip,
-        blocks=measured_cpu.blocks(measured_chip, file),
+        blocks=measured_report.blocks(measured_chip, file),
         as_json=as_json,
     )
+
+
+def _measured(n_devices: int, *, quiet: bool) -> MeasuredRates:
+    """The rates of this machine; a line of progress for each part of the measurement."""
+    from shardwise.measure import machine
+    from shardwise.serve.measure import measure_serving
+
+    with progress_of_parts(f"measuring {counted(n_devices, 'device')}", quiet=quiet) as begin:
+        measured = machine.measure(n_devices, begin)
+        if n_devices == 1 and measured.kind == "cpu":
+            begin("serving, about a minute")
+            measured = measured.with_figures(measure_serving())
+    return measured

@@ -84,6 +84,8 @@ class Calibration(AchievedShares):
 
 
 PEAK = Calibration()
+# Of a machine whose rates `hw measure` has found: `estimate.training.measured_rates` has its times.
+MEASURED = Calibration(name="hw measure")
 
 
 @functools.cache

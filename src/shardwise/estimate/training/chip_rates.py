@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from shardwise import units
-from shardwise.arrays import Num
-from shardwise.estimate.calibration import PEAK, Calibration
+from shardwise.arrays import Num, maximum
+from shardwise.estimate.calibration import MEASURED, PEAK, Calibration
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
     EXPONENTIALS,
@@ -25,6 +25,7 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_efficiency,
 )
+from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.local_work import LocalWork, local_work
 from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.hardware import Chip, catalog_chip, chip_names
@@ -55,6 +56,7 @@ CAST_BYTES = 4.0
 # gradient is written and read. Traffic of the sum is not included.
 ADDED_BYTES = 4.0
 NARROW_DTYPES = ("fp8", "fp4", "int8")
+SHORTEST_S = 1e-12  # of measured work, which is divided by
 ELEMENTWISE = "elementwise"  # name of items for norms, sums, rotary, activation functions
 # FLOPs of the backward pass that kernels compute, relative to those counted. Tiled attention
 # computes scores again: five matmuls instead of four. A scan computes scores and states again: ten
@@ -83,6 +85,16 @@ class Rates:
     def hbm_bytes_per_s(self) -> float:
         """Achieved HBM bandwidth, bytes per second."""
         return self.chip.need("hbm_bytes_per_s") * self.calibration.hbm
+
+    @property
+    def measured(self) -> bool:
+        """Whether these are rates that `hw measure` has found."""
+        return self.calibration.name == MEASURED.name and not self.fusion.ideal
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the shape of a product counts, not only its FLOPs and bytes."""
+        return bool(self.n_sms) or self.measured
 
     @property
     def matmul_flops_per_s(self) -> float:
@@ -137,6 +149,8 @@ class Rates:
             work: the result of `local_work` for the matmul, if already computed.
         """
         work = work or self.local_work(matmul, program, layout)
+        if self.measured:
+            return self._measured_matmul(matmul, program, layout, part, work)
         dtype = self.dtype(matmul)
         flops = work.flops
         n_bytes = work.n_bytes
@@ -174,9 +188,61 @@ class Rates:
             occurrence_s=launch_s,
         )
 
+    def _measured_matmul(
+        self,
+        matmul: Matmul,
+        program: Step,
+        layout: Layout | Layouts,
+        part: str,
+        work: LocalWork,
+    ) -> PricedItem:
+        """Price all occurrences of a matmul at measured rates."""
+        dtype = self.dtype(matmul)
+        count = matmul.count * matmul.n_chunks
+        if work.tiles is None:
+            length = float(self.job.seq)
+            seconds = work.flops * measured_rates.attention_s_per_flop(
+                self.chip, dtype, matmul.phase, length
+            )
+        else:
+            kind = "forward"
+            if matmul.phase == "backward":
+                output = matmul.program.local.output
+                kind = "weight" if output.gradient_of in program.weights else "input"
+            one_s = measured_rates.product_s(self.chip, dtype, kind, *work.tiles)
+            if matmul.term.module == "embed":  # a lookup, not a product with one-hot vectors
+                rows, width, depth = work.tiles
+                tokens = depth if kind == "weight" else rows
+                one_s = measured_rates.lookup_s(self.chip, dtype, tokens, width)
+            seconds = count * work.experts * one_s * self._padded_experts(matmul)
+        if matmul.name == "unembed":
+            array = matmul.program.local.output
+            logits = array.local_elements(matmul.sizes, layout.sizes)
+            seconds = seconds + measured_rates.loss_s(self.chip, logits)
+        return PricedItem(
+            name=matmul.name,
+            phase=matmul.phase,
+            count=count,
+            part=part,
+            work=matmul,
+            flops=work.flops,
+            n_bytes=work.n_bytes,
+            flops_per_s=maximum(work.flops / maximum(seconds, SHORTEST_S), 1.0),  # a lookup has 0
+            bytes_per_s=work.n_bytes / maximum(seconds, SHORTEST_S),
+        )
+
+    def _padded_experts(self, matmul: Matmul) -> float:
+        """Rows of the experts' products in relation to the tokens that are routed to them.
+
+        XLA's CPU backend has no ragged AllToAll, so that each expert has room for all tokens.
+        """
+        if self.chip.kind != "cpu" or not matmul.program.einsum.chosen:
+            return 1.0
+        return float(matmul.sizes["E"] / matmul.sizes["R"])
+
     def local_work(self, matmul: Matmul, program: Step, layout: Layout | Layouts) -> LocalWork:
         """What one chip does in a matmul; of the rates, it depends on whether tiles count."""
-        has_tiles = bool(self.n_sms) and not is_core(matmul)
+        has_tiles = self.has_tiles and not is_core(matmul)
         return local_work(matmul, program.weights, self.job, layout, has_tiles=has_tiles)
 
     def _attention_share(self, config: ModelConfig) -> float:
@@ -285,7 +351,7 @@ class Rates:
         There are none if the matmuls add to the sum themselves, or under ZeRO-3, which scatters the
         gradients of every microbatch.
         """
-        if self.fusion.fused_gradient_add or layout.zero == 3:
+        if (self.fusion.fused_gradient_add and not self.measured) or layout.zero == 3:
             return
         total: Num = 0.0
         for matmul in program.matmuls:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from shardwise import units
 from shardwise.arrays import Num, maximum
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.memory.parameters import ZeroShards, zero_shards
 from shardwise.estimate.training.optimizer import state_bytes, update_flops
 from shardwise.estimate.training.priced_layout import PricedLayout
@@ -296,6 +297,9 @@ def update_s(priced: PricedLayout) -> Num:
         seconds = seconds + elements * 2 * state / pcie_bytes_per_s
     else:
         seconds = elements * (weights_and_gradients + 2 * state) / rates.hbm_bytes_per_s
+    if rates.measured:
+        rate = measured_rates.update_bytes_per_s(rates.chip)
+        seconds = seconds * rates.hbm_bytes_per_s / rate + rates.chip.training.get("step", 0.0)
     flops = update_flops(priced.config, job)
     if flops:
         seconds = seconds + flops / (shards(tuple(mesh), mesh) * rates.matmul_flops_per_s)

@@ -16,6 +16,7 @@ from shardwise.arrays import Num, minimum
 from shardwise.estimate.elementwise import elementwise_widths
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
+from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.chip_rates import (
     ELEMENTWISE,
     Rates,
@@ -188,7 +189,7 @@ def _casts_and_adds(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
 
 
 def _priced_matmul(priced: PricedLayout, program: Step, matmul: Matmul) -> PricedItem:
-    key = (matmul.group, matmul.name, bool(priced.rates.n_sms))
+    key = (matmul.group, matmul.name, priced.rates.has_tiles)
     if key not in priced.work:
         priced.work[key] = priced.rates.local_work(matmul, program, priced.layout)
     return priced.rates.matmul(
@@ -210,10 +211,36 @@ def _elementwise(priced: PricedLayout) -> Iterator[PricedItem]:
     if rates.fusion.ideal:
         return
     n_bytes = elementwise_bytes(priced.config, layout, rates)
+    if rates.measured:
+        yield from _measured_elementwise(priced, n_bytes)
+        return
     yield rates.elementwise("forward", n_bytes, part=ELEMENTWISE)
     yield rates.elementwise("backward", BACKWARD_ELEMENTWISE * n_bytes)
     if layout.full_remat:
         yield rates.elementwise("remat", n_bytes)
+
+
+def _measured_elementwise(priced: PricedLayout, n_bytes: Num) -> Iterator[PricedItem]:
+    """The items of `_elementwise` at measured rates, with what a layer takes whatever its sizes."""
+    rates = priced.rates
+    layout = priced.layout
+    chip = rates.chip
+    tensor = layout.sizes["tensor"]
+    copies = 1 if layout.sequence_parallel else tensor
+    tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
+    for phase in ("forward", "backward", "remat"):
+        if phase == "remat" and not layout.full_remat:
+            continue
+        token_s = measured_rates.elementwise_s(
+            chip, rates.job.compute, phase, priced.config, tensor, copies
+        )
+        item = rates.elementwise(phase, n_bytes, ELEMENTWISE if phase == "forward" else "")
+        yield replace(
+            item,
+            bytes_per_s=item.n_bytes / (tokens * token_s),
+            count=priced.config.n_layers,
+            occurrence_s=measured_rates.layer_s(chip, phase),
+        )
 
 
 def recomputed_parts(form: Form) -> tuple[str, ...]:

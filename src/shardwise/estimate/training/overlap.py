@@ -41,6 +41,8 @@ class Overlap:
 
     def exposed(self) -> dict[str, Num]:
         """Mesh role -> exposed seconds of its collectives in a step."""
+        if self.hides_nothing:
+            return dict(self.traffic)
         rules = {
             "tensor": self.tensor,
             "context": self.context,
@@ -58,6 +60,12 @@ class Overlap:
         if "pipe" in exposed:
             exposed["pipe"] = self.pipe(exposed["pipe"])
         return exposed
+
+    @property
+    def hides_nothing(self) -> bool:
+        """Whether collectives take the time of compute: devices of a CPU share its cores."""
+        rates = self.priced.rates
+        return rates.measured and rates.chip.kind == "cpu"
 
     def tensor(self, traffic: Num) -> Num:
         """Exposed seconds of `tensor` with collective matmuls, `traffic` without.

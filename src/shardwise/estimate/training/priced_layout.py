@@ -9,6 +9,7 @@ from shardwise.arrays import Num, where
 from shardwise.estimate.collective_cost import CollectiveCost, Kind
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
+from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.local_work import LocalWork
 from shardwise.models import ModelConfig
@@ -97,6 +98,11 @@ class PricedLayout:
     def collective_s(self, kind: Kind, axes: tuple[str, ...], joined_bytes: Num) -> Num:
         """Seconds of one occurrence of a collective; 0 if its axes have only one chip."""
         calibration = self.rates.calibration
+        if self.rates.measured:
+            name = kind if isinstance(kind, str) else "all_to_all"
+            if measured_rates.has_collective(self.rates.chip, name):
+                members = shards(axes, self.mesh)
+                return measured_rates.collective_s(self.rates.chip, name, members, joined_bytes)
         price = self.costs.price(kind, axes)
         transfer_s = price.time_s(joined_bytes, calibration.links, calibration.network)
         return transfer_s + where(shards(axes, self.mesh) > 1, calibration.collective_s, 0.0)

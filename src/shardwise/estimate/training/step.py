@@ -114,7 +114,8 @@ def step_time(
     idle_share = overlappable.idle_share(exposed)
     idle_backward = idle_share * backward
     idle_forward = idle_share * layers - idle_backward
-    exposed["data"] = overlap.data(layout.overlap, sync, idle_forward, idle_backward)
+    overlapped = () if overlappable.hides_nothing else layout.overlap
+    exposed["data"] = overlap.data(overlapped, sync, idle_forward, idle_backward)
     traffic = {**traffic, "data": sync.total_s}
     if "norms" in recomputed_parts(layout) and "tensor" in traffic:
         # Repeated gathers of the blocks' inputs add traffic but no exposed time: they overlap with

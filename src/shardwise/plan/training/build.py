@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import NoStrategy, NotDivisible, raise_all
-from shardwise.estimate.calibration import PEAK, Calibration, calibration
+from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.formulas import cost
@@ -15,7 +15,13 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig, count
 from shardwise.plan.arguments import check_types
 from shardwise.plan.losses import nonzero
-from shardwise.plan.machine import describe_links, memory_bytes, planned_hardware, rates_used
+from shardwise.plan.machine import (
+    describe_links,
+    memory_bytes,
+    planned_hardware,
+    rates_of,
+    rates_used,
+)
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
@@ -124,11 +130,6 @@ def evaluate(
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
         candidates = [rank.evaluate(model, system, job, split, rates)]
     return _record_plan(model, system, job, rates, candidates[0], candidates)
-
-
-def rates_of(system: System, *, peak: bool) -> Calibration:
-    """The calibrated rates of the machine's chip, or peak rates."""
-    return PEAK if peak else calibration(system.chip.name)
 
 
 def _check_arguments(model: ModelConfig, system: System, job: Train) -> None:

@@ -11,6 +11,7 @@ from shardwise.errors import NoStrategy, ShardwiseError
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
+from shardwise.plan.machine import rates_of
 from shardwise.plan.schema.common import Range
 from shardwise.plan.training import build, reasons, refusals
 from shardwise.plan.training.sweep import plan_fields
@@ -81,7 +82,7 @@ def memory_front(
     Arguments and errors are those of `shardwise.plan.api.plan`.
     """
     choices = read_fixed(fixed, most, any_layout=any_layout)
-    rates = build.rates_of(system, peak=peak)
+    rates = rates_of(system, peak=peak)
     try:
         ranking = rank.rank(model, system, job, rates, choices, front=True)
     except NoStrategy:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwise.errors import BadFile
-from shardwise.estimate.calibration import PEAK, calibration
-from shardwise.plan.machine import errors_at, find_placement, system_of
+from shardwise.estimate.calibration import PEAK
+from shardwise.plan.machine import errors_at, find_placement, rates_of, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
@@ -43,6 +43,6 @@ def rebuild(plan: Plan) -> Case:
         job=job,
         layout=layout,
         placement=placement,
-        cal=PEAK if plan.estimate.rates.name == PEAK.name else calibration(system.chip.name),
+        cal=rates_of(system, peak=plan.estimate.rates.name == PEAK.name),
         fixed=fixed_of(strategy.fixed, strategy.most, any_layout=strategy.any_layout),
     )

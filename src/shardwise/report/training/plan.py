@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
+from shardwise.estimate.calibration import MEASURED
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
 from shardwise.plan.schema.training_reasons import (
@@ -161,9 +162,9 @@ def _failures(planned: PlannedGoodput) -> str:
 
 
 def _spread(plan: Plan) -> str:
-    """The relative error of the expected step: ` ±9 %`; none is known at peak rates."""
+    """The relative error of the expected step: ` ±9 %`; none is known at other rates."""
     rates = plan.estimate.rates
-    if rates.name == "peak":
+    if rates.name in ("peak", MEASURED.name):
         return ""
     return f" ±{percent(rates.spread)}"
 
@@ -173,6 +174,8 @@ def _source(plan: Plan) -> str:
     rates = plan.estimate.rates
     if rates.name == "peak":
         return "peak rates"
+    if rates.name == MEASURED.name:
+        return f"rates of {rates.name}"
     return f"rates of {rates.name} runs, {rates.as_of}"
 
 

@@ -1,0 +1,127 @@
+"""Seconds of the work of a training step on a machine that `hw measure` has measured.
+
+A figure that is missing takes no time. Between sizes that were measured, seconds per unit of work
+are interpolated; beyond them they stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwise import units
+from shardwise.arrays import Num, where
+from shardwise.estimate.elementwise import widths
+from shardwise.hardware import Chip
+from shardwise.hardware.figure import ATTENTION_LENGTHS, BETWEEN, GROUP_SIZES
+from shardwise.models import ModelConfig
+
+LOGIT_BYTES = 4.0  # the loss is computed in fp32
+FORWARD_SHARE = 1 / 3  # of what a layer takes whatever its sizes
+
+
+def is_measured(chip: Chip) -> bool:
+    """Whether the chip has measured rates of training steps."""
+    return bool(chip.training)
+
+
+def measured_as(dtype: str) -> str:
+    """The dtype of the rates for a dtype: 16 bits for all but fp32."""
+    return "fp32" if dtype == "fp32" else "bf16"
+
+
+def product_s(chip: Chip, dtype: str, kind: str, rows: Num, columns: Num, depth: Num) -> Num:
+    """Seconds of one product.
+
+    Args:
+        kind: `forward`, or `input` and `weight` for gradients of its operands.
+        depth: size of the contracted dim.
+    """
+    name = f"{measured_as(dtype)}_{kind}"
+    elements = rows * depth + depth * columns + rows * columns
+    n_bytes = units.bytes_per_element(measured_as(dtype)) * elements
+    return (
+        2 * rows * columns * depth * _per(chip, name)
+        + n_bytes * _per(chip, f"{name}_bytes")
+        + chip.training.get(f"{name}_start", 0.0)
+    )
+
+
+def attention_s_per_flop(chip: Chip, dtype: str, phase: str, length: float) -> float:
+    """Seconds per FLOP of attention over sequences of a length."""
+    name = "backward" if phase == "backward" else "forward"
+    key = f"{measured_as(dtype)}_attention_{name}"
+    return float(
+        _between(length, ATTENTION_LENGTHS, [_per(chip, f"{key}_{n}") for n in ATTENTION_LENGTHS])
+    )
+
+
+def elementwise_s(
+    chip: Chip, dtype: str, phase: str, config: ModelConfig, tensor: Num, copies: Num
+) -> Num:
+    """Seconds per token of what runs between the products of all layers.
+
+    Args:
+        phase: the backward pass has twice as many bytes.
+        tensor: chips that share the sharded widths.
+        copies: chips of these that have the same tokens of the residual.
+    """
+    name = "backward" if phase == "backward" else "forward"
+    repeats = 2.0 if phase == "backward" else 1.0
+    key = measured_as(dtype)
+    element_bytes = units.bytes_per_element(key)
+    seconds: Num = 0.0
+    for group in config.groups:
+        replicated, sharded = widths(config, group.layer)
+        for width, elements in (replicated | sharded).items():
+            share = (copies if width in replicated else 1) / tensor
+            rate = f"{key}_{width if width in BETWEEN else BETWEEN[0]}_{name}"
+            seconds = seconds + group.count * elements * share * _per(chip, rate)
+    return repeats * element_bytes * seconds
+
+
+def layer_s(chip: Chip, phase: str) -> float:
+    """Seconds that a pass through a layer takes whatever its sizes."""
+    share = 1 - FORWARD_SHARE if phase == "backward" else FORWARD_SHARE
+    return share * chip.training.get("layer", 0.0)
+
+
+def loss_s(chip: Chip, logits: Num) -> Num:
+    """Seconds of the loss and of its gradient."""
+    return LOGIT_BYTES * logits * _per(chip, "loss")
+
+
+def lookup_s(chip: Chip, dtype: str, tokens: Num, width: Num) -> Num:
+    """Seconds of an embedding's lookups, or of the sums of their gradients."""
+    return units.bytes_per_element(measured_as(dtype)) * tokens * width * _per(chip, "lookup")
+
+
+def update_bytes_per_s(chip: Chip) -> float:
+    """Bytes that an update reads and writes a second."""
+    return chip.training.get("update") or chip.need("hbm.bandwidth")
+
+
+def collective_s(chip: Chip, kind: str, members: Num, joined_bytes: Num) -> Num:
+    """Seconds of a collective of groups of chips; 0 of one chip alone."""
+    sizes = [size for size in GROUP_SIZES if f"{kind}_{size}" in chip.collectives]
+    starts = [chip.collectives.get(f"{kind}_{size}_start", 0.0) for size in sizes]
+    per_byte = [1 / chip.collectives[f"{kind}_{size}"] for size in sizes]
+    seconds = _between(members, sizes, starts) + joined_bytes * _between(members, sizes, per_byte)
+    return where(members > 1, seconds, 0.0)
+
+
+def has_collective(chip: Chip, kind: str) -> bool:
+    """Whether a kind of collective was measured."""
+    return any(f"{kind}_{size}" in chip.collectives for size in GROUP_SIZES)
+
+
+def _per(chip: Chip, key: str) -> float:
+    """Seconds of one FLOP or byte."""
+    rate = chip.training.get(key)
+    return 1 / rate if rate else 0.0
+
+
+def _between(size: Num, sizes: Sequence[int], values: Sequence[float]) -> Num:
+    """The value at a size, interpolated over the logarithms of the sizes with values."""
+    import numpy as np
+
+    return np.interp(np.log2(size), np.log2(sizes), values)

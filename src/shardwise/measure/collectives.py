@@ -1,0 +1,54 @@
+"""Collectives by kind, size of a group and bytes; all groups of the devices run theirs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.hardware.figure import GROUP_SIZES
+from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.fit import Fit, fitted
+
+NUMBERS = (1 << 10, 1 << 16, 1 << 19)  # fp32 numbers of an array on one device
+
+# kind -> (the collective, bytes that it joins in relation to those of an array on one device): V of
+# the book, as `ops.collective` counts.
+KINDS: dict[str, tuple[Callable[[Any, int], Any], bool]] = {
+    "all_gather": (lambda x, n: lax.all_gather(x, "member", tiled=True), True),
+    "reduce_scatter": (lambda x, n: lax.psum_scatter(x, "member", tiled=True), False),
+    "all_reduce": (lambda x, n: lax.psum(x, "member"), False),
+    "all_to_all": (lambda x, n: lax.all_to_all(x, "member", 0, 0, tiled=True), True),
+    "permute": (
+        lambda x, n: lax.ppermute(x, "member", [(i, (i + 1) % n) for i in range(n)]),
+        False,
+    ),
+}
+
+
+def group_sizes(n_devices: int) -> list[int]:
+    """Sizes of the groups that are measured: powers of two that divide the devices."""
+    return [size for size in GROUP_SIZES if n_devices % size == 0]
+
+
+def measure_collectives(devices: AllDevices) -> dict[str, Fit]:
+    """Fit the seconds of each kind in groups of each size to latency and bytes: `all_gather_4`."""
+    return {
+        f"{kind}_{size}": measure_one(devices, kind, size)
+        for size in group_sizes(devices.n)
+        for kind in KINDS
+    }
+
+
+def measure_one(devices: AllDevices, kind: str, size: int) -> Fit:
+    """Fit the seconds of one kind in groups of one size."""
+    collective, joins = KINDS[kind]
+    rows = []
+    for n_numbers in NUMBERS:
+        joined_bytes = 4.0 * n_numbers * (size if joins else 1)
+        arrays = [((n_numbers,), jnp.float32)]
+        seconds = devices.seconds(lambda x: collective(x, size), arrays, group_size=size)
+        rows.append(((1.0, joined_bytes), seconds))
+    return fitted(rows)

@@ -1,0 +1,107 @@
+"""What runs between products: norms and residual sums, rotary positions, gates, and the loss.
+
+Rates are in bytes as `estimate.elementwise.WIDTHS` counts them; those of the loss in bytes of
+logits, for both of its passes. Letters: M tokens, D, F, V widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.estimate.elementwise import WIDTHS
+from shardwise.measure.all_devices import AllDevices
+from shardwise.models.numerics import PLAIN_NORM, PLAIN_ROPE
+from shardwise.runtime.blocks.elementwise import normalize, scale_and_shift
+from shardwise.runtime.blocks.positions import RotaryAngles, rotate
+from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.kernels import cpu
+
+TOKENS, WIDTH = 1024, 320
+HEAD_WIDTH = 64
+LOGITS = (512, 2048)
+TABLE = (1536, WIDTH)  # of embeddings
+
+
+class Between(NamedTuple):
+    """Element-wise work of a width: what it computes, from how many arrays, and its bytes.
+
+    Args:
+        elements: numbers that are read and written, in multiples of an array.
+    """
+
+    function: Callable[..., Any]
+    n_arrays: int
+    elements: float
+
+
+def block(platform: str) -> dict[str, Between]:
+    """Element-wise work of a layer by the name of its width in `WIDTHS`."""
+
+    def residual(x_MD: Any, y_MD: Any) -> tuple[Any, Any]:
+        x_MD = cpu.add_residual(x_MD, y_MD) if platform == "cpu" else x_MD + y_MD
+        normalized = normalize(PLAIN_NORM, x_MD.astype(jnp.float32))
+        scale = jnp.ones(WIDTH, jnp.float32)
+        return x_MD, scale_and_shift(PLAIN_NORM, normalized, scale, dtype=x_MD.dtype)
+
+    def rotary(x_MD: Any) -> Any:
+        # Angles are computed once for all layers.
+        angles = RotaryAngles(*(jnp.full((1, TOKENS, 1, HEAD_WIDTH // 2), a) for a in (0.6, 0.8)))
+        x_1MNH = x_MD.reshape(1, TOKENS, -1, HEAD_WIDTH)
+        return rotate(PLAIN_ROPE, x_1MNH, angles)
+
+    def gate(g_MF: Any, u_MF: Any) -> Any:
+        return jax.nn.silu(g_MF) * u_MF
+
+    return {
+        "D": Between(residual, 2, WIDTHS["D"] / 2),  # one of the two in a layer
+        "heads": Between(rotary, 1, WIDTHS["heads"]),
+        "F": Between(gate, 2, WIDTHS["F"]),
+    }
+
+
+def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float]:
+    """Bytes per second by width and pass: `D_forward`."""
+    element_type = dtype(dtype_name)
+    rates = {}
+    for name, work in block(devices.platform).items():
+        arrays = [((TOKENS, WIDTH), element_type)] * work.n_arrays
+        n_bytes = element_type.dtype.itemsize * work.elements * TOKENS * WIDTH
+
+        def both(*arrays: Any, work: Between = work) -> Any:
+            results, pull_back = jax.vjp(work.function, *arrays)
+            results = jax.lax.optimization_barrier(results)
+            return results, pull_back(results)
+
+        forward_s, both_s = devices.seconds_of_each([(work.function, arrays), (both, arrays)])
+        rates[f"{name}_forward"] = n_bytes / forward_s
+        rates[f"{name}_backward"] = 2 * n_bytes / max(both_s - forward_s, forward_s / 2)
+    return rates
+
+
+def lookup_bytes_per_s(devices: AllDevices) -> float:
+    """Bytes per second of an embedding's lookups and of the sums of their gradients."""
+
+    def both(embedding_VD: Any, tokens_M: Any, dy_MD: Any) -> Any:
+        y_MD, pull_back = jax.vjp(lambda table_VD: table_VD[tokens_M], embedding_VD)
+        return y_MD, pull_back(dy_MD)
+
+    arrays = [(TABLE, jnp.float32), ((TOKENS,), jnp.int32), ((TOKENS, TABLE[1]), jnp.float32)]
+    return 2 * 4 * TOKENS * TABLE[1] / devices.seconds(both, arrays)
+
+
+def loss_bytes_per_s(devices: AllDevices) -> float:
+    """Bytes of logits per second of the loss with its gradient."""
+    rows, vocab = LOGITS
+
+    def loss(logits_MV: Any, targets_M: Any) -> Any:
+        if devices.platform == "cpu":
+            return cpu.cross_entropy(logits_MV[None], targets_M[None])
+        target_M = jnp.take_along_axis(logits_MV, targets_M[:, None], axis=-1)[:, 0]
+        return (jax.nn.logsumexp(logits_MV, axis=-1) - target_M).sum()
+
+    arrays = [(LOGITS, jnp.float32), ((rows,), jnp.int32)]
+    return 4 * rows * vocab / devices.seconds(jax.value_and_grad(loss), arrays)

@@ -1,0 +1,59 @@
+"""Seconds as sums of what an operation does, each at a rate: the fit of a few numbers to many."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+Rows = Sequence[tuple[tuple[float, ...], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Seconds of an operation = sum of its amounts times `seconds_per`.
+
+    Args:
+        seconds_per: of each amount; none is negative.
+        n_rows: operations that were measured.
+        residual: median relative error of their seconds.
+    """
+
+    seconds_per: tuple[float, ...]
+    n_rows: int
+    residual: float
+
+    @property
+    def source(self) -> str:
+        """What was fitted, for the provenance of a figure."""
+        return f"fitted to {self.n_rows} operations, median residual {self.residual:.0%}"
+
+
+def fitted(rows: Rows) -> Fit:
+    """The least squares of relative errors among all fits without a negative number.
+
+    Args:
+        rows: (amounts, seconds) of each operation.
+    """
+    amounts = np.array([row[0] for row in rows])
+    seconds = np.array([row[1] for row in rows])
+    relative = amounts / seconds[:, None]
+    n_amounts = amounts.shape[1]
+    best: tuple[float, Any] = (np.inf, None)
+    for size in range(1, n_amounts + 1):
+        for columns in combinations(range(n_amounts), size):
+            chosen = list(columns)
+            solved, *_ = np.linalg.lstsq(relative[:, chosen], np.ones(len(rows)), rcond=None)
+            if (solved < 0).any():
+                continue
+            seconds_per = np.zeros(n_amounts)
+            seconds_per[chosen] = solved
+            error = float(np.square(relative @ seconds_per - 1).sum())
+            if error < best[0]:
+                best = (error, seconds_per)
+    errors = np.abs(relative @ best[1] - 1)
+    return Fit(tuple(map(float, best[1])), len(rows), statistics.median(errors.tolist()))

@@ -1,0 +1,80 @@
+"""Products of activations and weights, with those of their gradients, by shape and dtype.
+
+Letters: M rows (tokens), I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.fit import Fit, fitted
+from shardwise.runtime.dtypes import dtype
+from shardwise.runtime.kernels import cpu
+
+SHAPES = (  # M, I, O
+    (64, 384, 384),
+    (512, 192, 192),
+    (1024, 192, 768),
+    (1024, 768, 192),
+    (384, 384, 1536),
+    (2048, 128, 320),
+    (768, 768, 768),
+    (256, 384, 3072),
+    (1536, 96, 96),
+)
+LARGE = 1 << 27  # multiply-adds
+KINDS = ("forward", "input", "weight")  # the product, and the gradients of its two operands
+
+
+def product(platform: str) -> Callable[[Any, Any], Any]:
+    """The product that training steps compute on a platform."""
+    if platform == "cpu":
+        return lambda x_MI, w_IO: cpu.matmul_einsum("mi,io->mo", x_MI, w_IO)
+    return lambda x_MI, w_IO: jnp.einsum("mi,io->mo", x_MI, w_IO)
+
+
+def measure_products(devices: AllDevices, dtype_name: str) -> Mapping[str, Fit]:
+    """Fit the seconds of each kind of product to its FLOPs and bytes."""
+    element_type = dtype(dtype_name)
+    programs = []
+    for kind in KINDS:
+        for M, I, O in SHAPES:
+            arrays = [(shape, element_type) for shape in ((M, I), (I, O), (M, O))]
+            programs.append((products(devices.platform, kind), arrays * n_products(M, I, O)))
+    seconds = iter(devices.seconds_of_each(programs))
+    element_bytes = element_type.dtype.itemsize
+    fits = {}
+    for kind in KINDS:
+        rows = []
+        for M, I, O in SHAPES:
+            amounts = (2.0 * M * I * O, element_bytes * (M * I + I * O + M * O), 1.0)
+            rows.append((amounts, next(seconds) / n_products(M, I, O)))
+        fits[kind] = fitted(rows)
+    return fits
+
+
+def n_products(M: int, I: int, O: int) -> int:
+    """Products of one program: a small one alone might take less than its program."""
+    return 1 if M * I * O >= LARGE else 3
+
+
+def products(platform: str, kind: str) -> Callable[..., Any]:
+    """A function of some operands x_MI, w_IO, dy_MO, ... that returns their products of a kind."""
+    multiply = product(platform)
+
+    def run(*operands: Any) -> list[Any]:
+        results = []
+        for x_MI, w_IO, dy_MO in zip(operands[::3], operands[1::3], operands[2::3], strict=True):
+            if kind == "forward":
+                results.append(multiply(x_MI, w_IO))
+                continue
+            _, pull_back = jax.vjp(multiply, x_MI, w_IO)
+            results.append(pull_back(dy_MO)[KINDS.index(kind) - 1])
+        return results
+
+    return run

@@ -1,0 +1,93 @@
+"""What a training step takes beside the work that was measured: each step, and each layer.
+
+Steps of two narrow models of different depth are run as training runs them. What they take beyond
+their plan at the rates found so far belongs to steps and layers, whatever their sizes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwise.estimate.calibration import MEASURED
+from shardwise.estimate.training.run_variant import FusionProfile
+from shardwise.hardware import parse_system
+from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.chip_file import write_chip
+from shardwise.measure.rates import MeasuredRates
+from shardwise.measure.timing import median_s
+from shardwise.models import ModelConfig
+from shardwise.runtime.training.programs import step_of
+from shardwise.search.given import NOTHING_FIXED
+from shardwise.search.training.problem import Case
+from shardwise.strategy.layout import Layout
+from shardwise.strategy.mesh import Mesh, place
+from shardwise.train.guard import guarded_optimizer
+from shardwise.train.recipe import Recipe
+from shardwise.train.run import compile_step
+from shardwise.train.state import random_state
+from shardwise.workload import Train
+
+DEPTHS = (2, 6)
+WIDTH, SEQ = 64, 64
+SHORTEST_S = 1e-6
+
+
+def overheads(rates: MeasuredRates, devices: AllDevices) -> dict[str, float]:
+    """Seconds of a step and of a layer beyond the measured work."""
+    beyond_s = [beyond_plan_s(rates, devices, depth) for depth in DEPTHS]
+    layer_s = max((beyond_s[1] - beyond_s[0]) / (DEPTHS[1] - DEPTHS[0]), SHORTEST_S)
+    step_s = max(beyond_s[0] - DEPTHS[0] * layer_s, SHORTEST_S)
+    return {"training.step": step_s, "training.layer": layer_s}
+
+
+def beyond_plan_s(rates: MeasuredRates, devices: AllDevices, depth: int) -> float:
+    """Seconds that the step of a narrow model takes longer than planned."""
+    case = narrow_case(rates, depth)
+    planned_s = float(case.step().time(case.cal, FusionProfile()).step_s)
+    return step_s(case, devices) - planned_s
+
+
+def narrow_case(rates: MeasuredRates, depth: int) -> Case:
+    """A narrow model on the measured machine; each device has one sequence."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "host.toml"
+        write_chip(rates, str(path))
+        system = parse_system(f"{path}:{rates.n_devices}")
+    model = ModelConfig.dense(
+        n_layers=depth, d_model=WIDTH, d_ff=WIDTH, n_heads=2, n_kv_heads=1, vocab=WIDTH
+    )
+    job = Train(batch=rates.n_devices, seq=SEQ, weights="fp32", compute="fp32")
+    layout = Layout(mesh=Mesh(data=rates.n_devices), micro_batch=1, n_microbatches=1)
+    return Case(
+        model=model,
+        system=system,
+        job=job,
+        layout=layout,
+        placement=next(iter(place(system, layout.sizes))),
+        cal=MEASURED,
+        fixed=NOTHING_FIXED,
+    )
+
+
+def step_s(case: Case, devices: AllDevices) -> float:
+    """Seconds of a compiled step, with the batch and the scalars that the host moves."""
+    recipe = Recipe(steps=1000, schedule="constant")
+    grid = np.array(devices.devices, dtype=object).reshape(1, -1)
+    made = step_of(case, grid, make_optimizer=guarded_optimizer(recipe))
+    compiled = compile_step(made)
+    state = random_state(made, 0)
+    _, shapes = made.shapes()
+    tokens = {name: np.zeros(shape.shape, np.int32) for name, shape in shapes.items()}
+
+    def step() -> Any:
+        nonlocal state
+        batch = {name: jax.device_put(x, shapes[name].sharding) for name, x in tokens.items()}
+        state, scalars = compiled(state, batch)
+        return [float(x) for x in scalars.values()]
+
+    return median_s(step)

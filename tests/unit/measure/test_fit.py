@@ -1,0 +1,22 @@
+"""Fits of seconds to amounts of work."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwise.measure.fit import fitted
+
+WORK = [(1e9, 1e6), (4e9, 1e6), (1e9, 8e6), (2e8, 3e7)]
+
+
+def test_the_rates_behind_exact_seconds_are_found() -> None:
+    fit = fitted([((flops, n_bytes), flops / 1e11 + n_bytes / 1e10) for flops, n_bytes in WORK])
+    assert fit.seconds_per == pytest.approx((1e-11, 1e-10))
+    assert fit.residual == pytest.approx(0, abs=1e-9)
+    assert fit.source == "fitted to 4 operations, median residual 0%"
+
+
+def test_no_work_takes_negative_time() -> None:
+    fit = fitted([((flops, n_bytes), flops / 1e11 - n_bytes / 1e11) for flops, n_bytes in WORK[:3]])
+    assert min(fit.seconds_per) >= 0
+    assert fit.residual > 0

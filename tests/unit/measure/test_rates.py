@@ -1,0 +1,66 @@
+"""Measured rates: what others used meanwhile, the chip file, and the screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwise.estimate.serving.measured_rates import is_measured as serves
+from shardwise.estimate.training.measured_rates import is_measured as trains
+from shardwise.hardware import load_chip
+from shardwise.hardware.figure import FIELDS
+from shardwise.measure import timing
+from shardwise.measure.chip_file import write_chip
+from shardwise.measure.rates import MeasuredRates
+from shardwise.report import measured as report
+from shardwise.report.style import render
+
+MEMORY = {"peak.fp32": 1e11, "hbm.bandwidth": 1e10, "hbm.capacity": 1e9}
+GROUPS = ("products.", "serving.", "training.", "collectives.")
+ALL = {path: 2.5e9 for path in FIELDS if path.startswith(GROUPS)}
+ALL |= {path: 1.25e-4 for path in ALL if FIELDS[path].unit == "s"}
+RATES = MeasuredRates(n_devices=2, figures=MEMORY)
+
+
+def test_the_share_of_others_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks: Any = iter([(100.0, 40.0, 10.0), (120.0, 55.0, 20.0)])
+    monkeypatch.setattr(timing, "_processor_seconds", lambda: next(clocks))
+    assert timing.OtherLoad().share() == pytest.approx((15 - 10) / 20)
+
+
+def test_no_share_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_processor_seconds", lambda: None)
+    assert timing.OtherLoad().share() is None
+
+
+def test_all_figures_are_read_back(tmp_path: Path) -> None:
+    sources = {"training.fp32_forward": "fitted to 9 operations, median residual 3%"}
+    write_chip(replace(RATES.with_figures(ALL), sources=sources), str(tmp_path / "host.toml"))
+    chip = load_chip(tmp_path / "host.toml")
+    assert serves(chip)
+    assert trains(chip)
+    values = MEMORY | ALL
+    assert {path: chip.figures[path].value for path in values} == pytest.approx(values)
+    assert "measured on this machine" in chip.figures["serving.keys"].source
+    assert chip.figures["training.fp32_forward"].source.endswith(sources["training.fp32_forward"])
+
+
+def test_a_screen_of_all_figures() -> None:
+    links = {"node.egress": 1e9, "node.latency": 1e-6}
+    stream = StringIO()
+    text = render(report.blocks(RATES.with_figures(ALL | links), "host.toml"), stream)
+    assert "attention, 2048 tokens" in text
+    assert "AllReduce" in text
+    assert "--serve" in text
+
+
+@pytest.mark.parametrize(("load", "warns"), [(0.47, True), (0.05, False), (None, False)])
+def test_a_busy_machine_is_told(load: float | None, warns: bool) -> None:
+    rates = replace(RATES, other_load=load)
+    text = " ".join(render(report.blocks(rates, ""), StringIO()).split())
+    sentence = "Other programs used 47 % of the processors meanwhile, so these rates are too low"
+    assert (sentence in text) == warns
