@@ -14,7 +14,7 @@ from shardwise.check.serving import ServingVerdict
 from shardwise.check.user.function import FunctionReport
 from shardwise.check.verdict import Verdict
 from shardwise.errors import BadFile
-from shardwise.plan.schema.json_io import AnyPlan, decode
+from shardwise.plan.schema.json_io import AnyPlan, decode, load
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.files import SUFFIX
 from shardwise.profile.result import Profile
@@ -90,7 +90,7 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
             raise BadFile(f"{metrics}: line {number} is no step of shardwise train.") from None
     if not records:
         raise BadFile(f"{metrics} has no steps. shardwise train --log FILE writes one a line.")
-    planned = decode(plan.read_bytes(), str(plan)) if plan.is_file() else None
+    planned = load(plan) if plan.is_file() else None
     return RunLog(path=str(metrics), records=tuple(records), plan=planned)
 
 
@@ -110,7 +110,7 @@ def _read_document(path: str, content: bytes) -> Input:
         raise BadFile(f"{path} is no JSON. What can be compared: {KINDS}.") from None
     keys = document.keys() if isinstance(document, dict) else set()
     if {"schema", "workload"} <= keys:
-        return decode(content, path)
+        return decode(content, path, Path(path).parent)
     try:
         if {"categories", "operations", "step_s"} <= keys:
             return msgspec.convert(document, Profile)

@@ -9,7 +9,7 @@ from shardwise.errors import ShardwiseError
 from shardwise.hardware import Chip
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.common import SCHEMA
-from shardwise.plan.schema.json_io import decode
+from shardwise.plan.schema.json_io import load
 from shardwise.runtime.recording import PLAN_FILE
 
 
@@ -39,6 +39,6 @@ def _is_plan(file: Path) -> bool:
 def chip_of(plan: str) -> Chip | None:
     """The chip of a plan; None if this version, or this folder, does not know its machine."""
     try:
-        return system_of(decode(Path(plan).read_bytes(), plan).hardware).chip
-    except (ShardwiseError, OSError):
+        return system_of(load(plan).hardware).chip
+    except ShardwiseError:
         return None

@@ -6,6 +6,7 @@ import codecs
 import os
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadFile, IgnoredKey, ShardwiseError, nearest, raise_all
@@ -23,12 +24,14 @@ ROWS_WITH_TEXT = ("why", "alternatives", "pareto")
 PLAN_AGAIN = "Plan again: shardwise plan MODEL HARDWARE ... -o plan.json"
 
 
-def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
+def decode(text: bytes | str, name: str = "plan", folder: Path | None = None) -> AnyPlan:
     """Read a plan from JSON: a `ServingPlan` if its workload has the kind "serve", else a `Plan`.
 
     Args:
         text: the JSON document.
         name: the name of the document in error messages.
+        folder: where the plan lies. The TOML file of its chip may lie there or in the folder above,
+            if it is not where the plan says.
 
     Raises:
         BadFile: not JSON, another schema, a missing key, a value of a wrong type, a number out of
@@ -40,6 +43,8 @@ def decode(text: bytes | str, name: str = "plan") -> AnyPlan:
     import msgspec
 
     document = _document(text, name)
+    if folder and isinstance(document.get("hardware"), dict):
+        document["hardware"] = _with_chip_file(document["hardware"], folder)
     for key in ROWS_WITH_TEXT:
         if isinstance(document.get(key), list):
             document[key] = [_without_text(row) for row in document[key]]
@@ -115,9 +120,22 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
     """
     try:
         with open(path, "rb") as file:
-            return decode(file.read(), os.fspath(path))
+            return decode(file.read(), os.fspath(path), Path(path).parent)
     except OSError as error:
         raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
+
+
+def _with_chip_file(hardware: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The entry of a machine, whose chip's file is looked for beside the plan if it has moved."""
+    name = hardware.get("name")
+    path, toml, size = name.partition(".toml") if isinstance(name, str) else ("", "", "")
+    file = Path(path + toml)
+    if not toml or file.exists():
+        return hardware
+    for candidate in (folder / file.name, folder.parent / file.name):
+        if candidate.exists():
+            return {**hardware, "name": f"{candidate}{size}"}
+    return hardware
 
 
 def _without_text(row: Any) -> Any:

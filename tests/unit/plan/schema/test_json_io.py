@@ -14,6 +14,7 @@ from shardwise.errors import BadFile, IgnoredKey
 from shardwise.plan import Plan, decode, encode, load, write
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.report.document import document
+from tests.conftest import ROOT
 
 CASES = [
     ("llama3-8b", "v5p:4x4x4", sw.Train(batch=64, seq=4096, tokens=1e12)),
@@ -271,3 +272,25 @@ def test_files_that_cannot_be_read_or_written(small: Plan, tmp_path: Path) -> No
     (tmp_path / "text.json").write_text("hello")
     with pytest.raises(BadFile, match=r"text\.json is not JSON"):
         load(tmp_path / "text.json")
+
+
+def test_the_file_of_a_chip_lies_beside_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for a machine of one's own is read from any folder, and from a run's folder."""
+    chip = (ROOT / "tests/unit/compare/recorded/host.toml").read_text()
+    (tmp_path / "own.toml").write_text(chip)
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    plan = make("qwen2-0.5b", "./own.toml:2", sw.Train(batch=2, seq=128))
+    for name in ("plan.json", "run/plan.json"):
+        write(plan, name)
+    assert load("plan.json") == plan
+    monkeypatch.chdir("/")
+    for name in ("plan.json", "run/plan.json"):
+        moved = load(tmp_path / name)
+        assert moved.hardware.name == f"{tmp_path}/own.toml:2"
+        assert dataclasses.replace(moved, hardware=plan.hardware) == plan
+    (tmp_path / "own.toml").unlink()
+    with pytest.raises(BadFile, match="no file"):
+        load(tmp_path / "plan.json")
