@@ -110,7 +110,7 @@ def run(
         other = "--prefill-from" if prefill_from else "--draft"
         inputs.refuse(f"{other} is for servers that generate, and not for --prefill.")
     inputs.done()
-    from shardwise.serve.http.run import serve
+    from shardwise.serve.http.run import ensure_listens, serve
     from shardwise.serve.remote_prefill import PrefillServer
     from shardwise.serve.texts_of_model import ModelGrammar, texts_of_model
 
@@ -128,6 +128,7 @@ def run(
         api_keys=api_keys,
         most_waiting=most_waiting or DEFAULT.most_waiting,
     )
+    ensure_listens(server)
     texts = texts_of_model(found)
     engine_options = replace(engine_options, prefill=prefill)
     if prefill_from:

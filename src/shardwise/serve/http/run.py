@@ -142,6 +142,15 @@ def serve(
     Server(app, options, started).run()
 
 
+def ensure_listens(options: ServerOptions) -> None:
+    """Listen for a moment, before minutes of compiling.
+
+    Raises:
+        BadInput: the address cannot be listened on.
+    """
+    _listen(options).close()
+
+
 def _listen(options: ServerOptions) -> socket.socket:
     family = socket.AF_INET
     if ":" in options.host:
