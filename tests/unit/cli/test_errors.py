@@ -23,7 +23,7 @@ ROOF = "roofline 'bf16[B,D] x bf16[D,F] -> bf16[B,F]'"
 BAD = [
     # the command line itself
     ("plam", 2, '✗ unknown verb "plam". Close: "plan", "explain". shardwise --help lists them.\n'),
-    ("compare plan.json", 2, '✗ unknown verb "compare".'),
+    ("improve plan.json", 2, '✗ unknown verb "improve".'),
     # training
     (
         "train plan.json",
