@@ -133,6 +133,7 @@ STAGES = (
         title="measure this machine as two devices",
         screens=measure,
         writes=("host.toml",),
+        answer="matmuls",
     ),
     Stage(
         name="plan",
