@@ -15,6 +15,10 @@ from tests.unit.serve.http.serving import Served, serving
 pytestmark = pytest.mark.oracle
 
 EXAMPLES = 40  # of each operation: twenty seconds together
+STREAMS = (
+    {"prompt": "hello", "stream": True},
+    {"messages": [{"role": "user", "content": "hello"}], "stream": True},
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,8 @@ def test_answers_are_as_documented(served: Served) -> None:
         check(operation, GenerationMode.POSITIVE)
         if operation.method == "post":
             check(operation, GenerationMode.NEGATIVE)
+    for operation, request in zip(operations, STREAMS, strict=False):
+        operation.Case(body=request, media_type="application/json").call_and_validate(checks=held)
     assert served.engine.idle()
     metrics = httpx.get(f"{served.url}/metrics").text
     for path in ("/v1/completions", "/v1/chat/completions"):

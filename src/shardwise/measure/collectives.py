@@ -51,4 +51,4 @@ def measure_one(devices: AllDevices, kind: str, size: int) -> Fit:
         arrays = [((n_numbers,), jnp.float32)]
         seconds = devices.seconds(lambda x: collective(x, size), arrays, group_size=size)
         rows.append(((1.0, joined_bytes), seconds))
-    return fitted(rows)
+    return fitted(rows, required=1)

@@ -12,6 +12,8 @@ import numpy as np
 
 Rows = Sequence[tuple[tuple[float, ...], float]]
 
+NEGLIGIBLE = 1e-6  # share of an operation's seconds; a rate of less is rounding
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -33,11 +35,12 @@ class Fit:
         return f"fitted to {self.n_rows} operations, median residual {self.residual:.0%}"
 
 
-def fitted(rows: Rows) -> Fit:
+def fitted(rows: Rows, required: int | None = None) -> Fit:
     """The least squares of relative errors among all fits without a negative number.
 
     Args:
         rows: (amounts, seconds) of each operation.
+        required: index of an amount that takes time, whatever the noise.
     """
     amounts = np.array([row[0] for row in rows])
     seconds = np.array([row[1] for row in rows])
@@ -47,11 +50,14 @@ def fitted(rows: Rows) -> Fit:
     for size in range(1, n_amounts + 1):
         for columns in combinations(range(n_amounts), size):
             chosen = list(columns)
-            solved, *_ = np.linalg.lstsq(relative[:, chosen], np.ones(len(rows)), rcond=None)
+            if required is not None and required not in chosen:
+                continue
+            shares = relative[:, chosen]
+            solved, *_ = np.linalg.lstsq(shares, np.ones(len(rows)), rcond=None)
             if (solved < 0).any():
                 continue
             seconds_per = np.zeros(n_amounts)
-            seconds_per[chosen] = solved
+            seconds_per[chosen] = np.where((shares * solved).max(axis=0) > NEGLIGIBLE, solved, 0)
             error = float(np.square(relative @ seconds_per - 1).sum())
             if error < best[0]:
                 best = (error, seconds_per)

@@ -93,9 +93,9 @@ def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
             matches = sorted(match for match in path.rglob(pattern) if match.is_file())
             files.update(dict.fromkeys(matches))
             if not matches:
-                problems.append(f"no file in {path} matches {pattern}.")
+                problems.append(f'no file in "{path}" matches "{pattern}".')
         else:
-            problems.append(f"no file or folder {path}.")
+            problems.append(f'no file or folder "{path}".')
     raise_all(BadFile, problems)
     return Sources(files=tuple(files), required=frozenset(required), key=key)
 

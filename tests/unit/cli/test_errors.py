@@ -34,7 +34,7 @@ BAD = [
     ("train none.json --data d", 2, "✗ none.json: No such file or directory."),
     ("data tokenize", 2, "✗ write: shardwise data tokenize INPUT... --out DIR.\n"),
     ("data tokenize no.txt", 2, "✗ no folder is given for the tokens: --out DIR.\n"),
-    ("data tokenize no.txt --out d", 2, "✗ no file or folder no.txt.\n"),
+    ("data tokenize no.txt --out d", 2, '✗ no file or folder "no.txt".\n'),
     ("data tokenize no.txt --out d --end x", 2, "✗ --end names a token of --tokenizer FILE;"),
     ("data show d", 2, "✗ write: shardwise data tokenize"),
     ("hw measure", 2, "✗ hw measure takes the number of devices: shardwise hw measure 2.\n"),

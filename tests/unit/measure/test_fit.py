@@ -20,3 +20,15 @@ def test_no_work_takes_negative_time() -> None:
     fit = fitted([((flops, n_bytes), flops / 1e11 - n_bytes / 1e11) for flops, n_bytes in WORK[:3]])
     assert min(fit.seconds_per) >= 0
     assert fit.residual > 0
+
+
+def test_a_rate_of_rounding_is_none() -> None:
+    fit = fitted([((1e9, 1.0), 1.0), ((2e9, 1.0), 2.0), ((4e9, 1.0), 4.0)])
+    assert fit.seconds_per == pytest.approx((1e-9, 0))
+    assert fit.seconds_per[1] == 0
+
+
+def test_a_required_amount_takes_time_whatever_the_noise() -> None:
+    slow_start = [((1.0, n_bytes), seconds) for n_bytes, seconds in ((1e3, 3.0), (1e6, 1.0))]
+    assert fitted(slow_start).seconds_per[1] == 0
+    assert fitted(slow_start, required=1).seconds_per[1] > 0

@@ -80,7 +80,8 @@ def _generation(
 ) -> dict[str, Any]:
     content = _content(JSON, whole)
     stream = f"Server-sent events, each {chunk.__name__}; the last one is [DONE]."
-    content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
+    event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+    content["text/event-stream"] = {"schema": {"description": stream, **event}}
     responses = {"200": {"description": "The answer.", "content": content}, **_problems(*PROBLEMS)}
     return {
         "summary": asked.__doc__,
