@@ -123,7 +123,32 @@ def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
         event = replace(event, end_ns=max(event.end_ns, end_ns))
         by_device[int(stats.get("device_ordinal", 0))].append(event)
     for number, events in sorted(by_device.items()):
-        yield _device(f"CPU {number}", "CPU", events, [], compiled)
+        ended = ended_before_readers(events, compiled)
+        yield _device(f"CPU {number}", "CPU", ended, [], compiled)
+
+
+def ended_before_readers(events: list[Event], compiled: Programs) -> list[Event]:
+    """The events of one CPU device, each ended when an operation that reads its result starts.
+
+    A CPU writes the end of a matmul only when the operations that waited for it have returned,
+    on the thread that ended it.
+    """
+    starts: dict[tuple[str, int | None, str], list[float]] = defaultdict(list)
+    for event in events:
+        starts[event.module, event.run, event.name].append(event.start_ns)
+    for times in starts.values():
+        times.sort()
+    ended = []
+    for event in events:
+        operation = compiled.find(event.module, event.name)
+        end_ns = event.end_ns
+        for reader in operation.readers if operation else ():
+            times = starts.get((event.module, event.run, reader), [])
+            index = bisect_right(times, event.start_ns)
+            if index < len(times):
+                end_ns = min(end_ns, times[index])
+        ended.append(replace(event, end_ns=end_ns))
+    return ended
 
 
 def _accelerator(plane: Any, compiled: Programs) -> Device:

@@ -20,6 +20,7 @@ from shardwise.profile.neighbours import neighbours
 PLANE = "/host:metadata"
 _NUMBER = re.compile(r"\(\d+\)$")
 MAX_DEPTH = 8  # of computations that call each other
+NO_WORK = ("bitcast", "get-tuple-element", "tuple")  # other names of a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class ProgramOperation:
         target: the kernel that a custom call calls, else empty.
         op_name: the path of name scopes under which JAX traced it; empty if it has none.
         neighbour: that of the nearest operation with a name scope, for one without.
+        readers: the operations that read its result.
     """
 
     opcode: str
@@ -39,6 +41,7 @@ class ProgramOperation:
     target: str
     op_name: str
     neighbour: str = ""
+    readers: tuple[str, ...] = ()
 
     @property
     def operation(self) -> tuple[str, str]:
@@ -107,13 +110,14 @@ def programs(content: bytes) -> Programs:
         for entry in plane.event_metadata:
             for stat in entry.value.stats:
                 if stat.bytes_value:
-                    program = _program(stat.bytes_value)
+                    program = parse_program(stat.bytes_value)
                     for name in {entry.value.name, _NUMBER.sub("", entry.value.name)}:
                         by_name[name].append(program)
     return Programs(dict(by_name))
 
 
-def _program(content: bytes) -> Program:
+def parse_program(content: bytes) -> Program:
+    """The program in the bytes of an HloProto."""
     module = message_types()["HloProto"].FromString(content).hlo_module
     computations = {computation.id: computation for computation in module.computations}
     operations = {}
@@ -125,6 +129,7 @@ def _program(content: bytes) -> Program:
             inside[instruction.id] = list(_inner(instruction, computations))
             names[instruction.id] = _op_name(instruction, inside[instruction.id])
         near = neighbours(computation.instructions, names)
+        readers = _readers(computation.instructions)
         for instruction in computation.instructions:
             nearest = near.get(instruction.id) or near_call.get(computation.id, "")
             for called in instruction.called:
@@ -136,8 +141,22 @@ def _program(content: bytes) -> Program:
                 target=instruction.custom_call_target,
                 op_name=names[instruction.id],
                 neighbour=nearest,
+                readers=tuple(readers[instruction.id]),
             )
     return Program(operations=operations, content=content)
+
+
+def _readers(instructions: Iterable[Any]) -> dict[int, list[str]]:
+    """Number of an instruction -> names of those that read its result, under any name."""
+    readers: dict[int, list[str]] = {}
+    for instruction in reversed(list(instructions)):  # readers first
+        readers.setdefault(instruction.id, [])
+        names = [instruction.name]
+        if instruction.opcode in NO_WORK:
+            names = readers[instruction.id]
+        for operand in instruction.operand_ids:
+            readers.setdefault(operand, []).extend(names)
+    return readers
 
 
 def _inner(instruction: Any, computations: dict[int, Any], depth: int = 0) -> Iterator[Any]:
