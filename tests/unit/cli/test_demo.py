@@ -75,6 +75,12 @@ def test_a_folder_of_others_is_left(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written"):
+        prepare(tmp_path / "file" / "demo")
+
+
 def test_the_first_stage(tmp_path: Path) -> None:
     others = ",".join(stage.name for stage in STAGES if stage.name != "pod")
     done = run("demo", "--out", str(tmp_path), "--skip", others)

@@ -39,7 +39,7 @@ def prepare(folder: Path) -> None:
     """Make the folder of the demo.
 
     Raises:
-        BadInput: it exists, and is not one that an earlier demo has made.
+        BadInput: it exists, and is not one that an earlier demo has made; or it cannot be written.
     """
     is_ours = (folder / PAGE).exists()
     is_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
@@ -47,8 +47,13 @@ def prepare(folder: Path) -> None:
         raise BadInput(
             f"{folder} exists, and no demo has made it: name another folder by --out DIR."
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PAGE).touch()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / PAGE).touch()
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written ({error.strerror}): name another folder by --out DIR."
+        ) from None
 
 
 def run_stages(

@@ -35,7 +35,7 @@ def run(
         str,
         workload("--skip STAGE,...", f"leave out: {', '.join(stage.name for stage in STAGES)}"),
     ] = "",
-    out: Annotated[str, output("--out DIR", "folder of its files  [default: demo]")] = "demo",
+    out: Annotated[str, output("--out DIR", "folder of its files")] = "demo",
     json: options.Json = False,
 ) -> Answer:
     """Plan for a TPU pod, prove a plan with the TPU compiler, measure this machine, plan for it,

@@ -103,10 +103,11 @@ class ChatTemplate:
 def chat_template(
     source: str | None, special_tokens: Mapping[str, str], vocabulary: Vocabulary
 ) -> ChatTemplate | None:
-    """The template of a model; ChatML if it has none and its tokenizer has ChatML's tokens."""
+    """The template of a model; ChatML if it has none and its tokenizer reads ChatML's tokens."""
     if source is None:
-        if vocabulary.token(CHATML_START) is None or vocabulary.token(CHATML_END) is None:
-            return None
+        for text in (CHATML_START, CHATML_END):
+            if vocabulary.encode(text) != [vocabulary.token(text)]:  # read as text, if at all
+                return None
         source = CHATML
     return ChatTemplate(source, special_tokens)
 
