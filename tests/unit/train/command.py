@@ -30,15 +30,16 @@ def environment(*folders: Path) -> dict[str, str]:
 
 def printed(script: str, folder: Path, *words: str) -> Any:
     """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER WORDS` prints last."""
+    words_of_python = ("-X", "faulthandler", "-W", "error")  # a crash in XLA prints its stacks
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", f"tests.unit.train.{script}", str(folder), *words],
+        [sys.executable, *words_of_python, "-m", f"tests.unit.train.{script}", str(folder), *words],
         cwd=ROOT,
         env=environment(ROOT / "src", ROOT),
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-6000:]}"
     return json.loads(done.stdout.splitlines()[-1])
 
 
