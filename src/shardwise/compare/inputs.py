@@ -52,6 +52,16 @@ class RunLog:
 Input = AnyPlan | RunLog | Profile | Verdict | ServingVerdict | FunctionReport | Measurement
 
 
+class CommandError(msgspec.Struct):
+    problems: list[str]
+
+
+class FailedCommand(msgspec.Struct):
+    """What a command with --json prints when it fails."""
+
+    error: CommandError
+
+
 def read_input(path: str) -> Input:
     """Read a file or folder, and find out what it is.
 
@@ -109,6 +119,9 @@ def _read_document(path: str, content: bytes) -> Input:
     except (msgspec.DecodeError, UnicodeError):
         raise BadFile(f"{path} is no JSON. What can be compared: {KINDS}.") from None
     keys = document.keys() if isinstance(document, dict) else set()
+    if keys == {"error"}:
+        error = msgspec.convert(document, FailedCommand).error
+        raise BadFile(f"{path} is the error of a command, not its result:", *error.problems)
     if {"schema", "workload"} <= keys:
         return decode(content, path, Path(path).parent)
     try:

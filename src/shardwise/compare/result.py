@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.check.user.fault import Fault
+from shardwise.serve.load.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class StepComparison:
         run: the steps of a run beside the trace; None without one.
         hidden: planned and measured seconds of communication that does not lengthen the step.
         accounted_fraction: of the measured step, in operations; None without a trace.
+        load: requests that a server was sent; None without them.
         causes: all causes, that which costs most first.
     """
 
@@ -107,6 +109,7 @@ class StepComparison:
     run: MeasuredSteps | None = None
     hidden: Figure | None = None
     accounted_fraction: float | None = None
+    load: Measurement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,7 @@ def compare_step(
         run=run_steps if profile else None,
         hidden=hidden,
         accounted_fraction=profile.operations_share if profile else None,
+        load=load,
     )
 
 
@@ -208,9 +209,23 @@ def _figures(
     if run is not None:
         yield Figure(quantity="loss", measured=run.records[-1].loss)
     if isinstance(plan, ServingPlan) and load is not None:
-        estimate = plan.estimate
-        yield Figure(quantity="ttft", planned=estimate.ttft_s, measured=load.ttft_s.p50)
-        yield Figure(quantity="tpot", planned=estimate.tpot_s, measured=load.tpot_s.p50)
-        yield Figure(
-            quantity="tokens/s", planned=estimate.tokens_per_s, measured=load.output_tokens_per_s
-        )
+        yield from _load_figures(plan, load)
+
+
+def _load_figures(plan: ServingPlan, load: Measurement) -> Iterator[Figure]:
+    """Measured medians of a load beside what was simulated for its requests.
+
+    A load without a simulation is put beside the plan, which is of equal requests without queues.
+    """
+    estimate = plan.estimate
+    ttft_s = estimate.ttft_s
+    tpot_s = estimate.tpot_s
+    tokens_per_s = estimate.tokens_per_s
+    if load.prediction is not None:
+        simulated = load.prediction.simulated
+        ttft_s = simulated.ttft_s.p50
+        tpot_s = simulated.tpot_s.p50
+        tokens_per_s = simulated.output_tokens_per_s
+    yield Figure(quantity="ttft", planned=ttft_s, measured=load.ttft_s.p50)
+    yield Figure(quantity="tpot", planned=tpot_s, measured=load.tpot_s.p50)
+    yield Figure(quantity="tokens/s", planned=tokens_per_s, measured=load.output_tokens_per_s)

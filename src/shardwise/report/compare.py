@@ -20,6 +20,7 @@ from shardwise.report.compare_causes import phrase
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 from shardwise.report.tables import DASH
 from shardwise.report.words import counted, percent, signed_percent
+from shardwise.serve.load.measurement import Measurement
 
 N_CAUSES = 5  # in words, the largest
 N_ROWS = 14  # of a pair
@@ -75,18 +76,31 @@ def _step_headline(comparison: StepComparison) -> str:
         first = sentence(comparison.faults[0], comparison.n_devices)
         return f"{first} Step {seconds(step.measured_s or 0.0)} measured."
     parts = []
+    failed = _failed_requests(comparison.load)
     if step.measured_s is not None:
         parts.append(f"{seconds(step.measured_s)} measured")
     elif step.compiled_s is not None:
         parts.append(f"{seconds(step.compiled_s)} compiled")
     if step.planned_s is not None:
         parts.append(f"{seconds(step.planned_s)} planned")
-    text = f"step {', '.join(parts)}"
+    text = f"{failed}step {', '.join(parts)}"
     if step.ratio is not None:
         text += f" ({percent(step.ratio)})"
     if comparison.causes:
         return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
     return f"{text}. No part takes longer than planned, beyond what steps vary by."
+
+
+def _failed_requests(load: Measurement | None) -> str:
+    """A sentence on the requests that failed; empty if none did."""
+    if load is None or not load.errors:
+        return ""
+    error = max(load.errors, key=lambda error: load.errors[error])
+    n_sent = load.requests + load.n_errors
+    return (
+        f"{load.n_errors:,} of {n_sent:,} requests failed ({error}: {load.messages[error]}). "
+        "Of the others: "
+    )
 
 
 def _with_seconds(cause: Cause) -> str:

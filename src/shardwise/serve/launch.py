@@ -82,7 +82,7 @@ def launched(
         prefillers: list[Prefiller] = [*prefill]
         if options.prefill_from:
             remote = RemotePrefill(options.prefill_from)
-            remote.warn_if_absent()
+            remote.watch()
             prefillers.append(remote)
         if not states:
             yield prefill[0]

@@ -23,6 +23,8 @@ from shardwise.serve.request import CANCELLED, FAILED, UNREACHABLE, EngineStats,
 logger = logging.getLogger("shardwise.serve")
 
 CONNECT_SECONDS = 3.0
+WATCH_SECONDS = 2.0  # between two questions for the other server's health
+HEALTH_PATH = "/health"
 SILENT_SECONDS = 600.0  # without a byte: the prompt may wait in the other server's queue
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # finds a host that is gone
 BUSY = (http.client.TOO_MANY_REQUESTS, http.client.SERVICE_UNAVAILABLE)
@@ -106,14 +108,34 @@ class RemotePrefill:
         self._paused = False
         self._reading = False
         self._n_prompt = self._n_cached = self._n_first = 0  # tokens
+        self._closed = threading.Event()
+        self._healthy = True
 
-    def warn_if_absent(self) -> None:
-        """Log a warning if no server listens there yet."""
+    def watch(self) -> None:
+        """Ask the other server for its health now and every few seconds; see `stats`."""
+        self._check_health()
+        threading.Thread(target=self._keep_watching, name="prefill health", daemon=True).start()
+
+    def _keep_watching(self) -> None:
+        while not self._closed.wait(WATCH_SECONDS):
+            self._check_health()
+
+    def _check_health(self) -> None:
+        """Ask for the health of the other server; log when it changes."""
+        reason = ""
         with contextlib.closing(self._server.connection()) as connection:
             try:
-                connection.connect()
-            except OSError as error:
-                logger.warning("no prefill server at %s yet: %s", self._server.url, error)
+                connection.request("GET", HEALTH_PATH)
+                status = connection.getresponse().status
+                if status != http.client.OK:
+                    reason = f"HTTP {status}"
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or repr(error)
+        if reason and self._healthy:
+            logger.warning("no healthy prefill server at %s: %s", self._server.url, reason)
+        elif not reason and not self._healthy:
+            logger.info("the prefill server at %s is healthy again", self._server.url)
+        self._healthy = not reason
 
     def prefill(self, generation: Generation, deliver: DeliverPrompt) -> None:
         """See `Prefiller`."""
@@ -143,7 +165,10 @@ class RemotePrefill:
             self._changed.notify_all()
 
     def stats(self) -> EngineStats:
-        """See `Prefiller`; the other server counts its own blocks and passes."""
+        """See `Prefiller`; the other server counts its own blocks and passes.
+
+        It is healthy unless `watch` has found otherwise.
+        """
         return EngineStats(
             waiting=len(self._calls),
             running=0,
@@ -155,11 +180,12 @@ class RemotePrefill:
             preemptions=0,
             passes=0,
             finished=0,
-            healthy=True,
+            healthy=self._healthy,
         )
 
     def close(self) -> None:
         """See `Prefiller`."""
+        self._closed.set()
         for id in list(self._calls):
             self.cancel(id)
         with self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,16 @@ import shardwise as sw
 from shardwise.compare.inputs import RunLog, read_input
 from shardwise.compare.planned import planned_step
 from shardwise.compare.result import StepComparison
-from shardwise.errors import BadInput
+from shardwise.errors import BadFile, BadInput
+from shardwise.report.compare import step_blocks
+from shardwise.serve.load.measurement import Measurement, measure
+from shardwise.serve.load.prediction import Predictor
+from shardwise.serve.load.reply import Reply
+from shardwise.serve.load.schedule import Replies
+from shardwise.simulate import Slo
 from tests.golden.terminal import run
 from tests.unit.compare.recorded_runs import FOLDER, plan, profile
+from tests.unit.serve.load.test_measurement import FAILED, reply
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +147,35 @@ def test_two_runs() -> None:
     assert {row.group for row in pair.figures} == {"loss", "tokens/s"}
     assert all(row.change == 0 for row in (*pair.rows, *pair.figures))
     assert pair.noise == pytest.approx(0.25, abs=0.01)
+
+
+def served_load(*replies: Reply) -> Measurement:
+    return measure(Replies(replies=replies, late_s=(0.0,), lag_s=(0.0,)), Slo())
+
+
+def test_a_load_is_compared_with_the_simulation_of_its_requests(tmp_path: Path) -> None:
+    """All eight requests arrive at once, so that their first tokens wait for one another."""
+    job = sw.Serve(prompt=1024, output=8)
+    served = sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:2x4"), job)
+    burst = [reply(0.0, 0.5, (0.01,) * 7, prompt_tokens=1024, output_tokens=8) for _ in range(8)]
+    replies = served_load(*burst, FAILED)
+    alone = {figure.quantity: figure for figure in sw.compare(served, replies).figures}
+    assert alone["ttft"].planned == served.estimate.ttft_s
+    prediction = Predictor(served, Slo()).predict(tuple(burst))
+    assert prediction is not None
+    comparison = sw.compare(served, replies.beside(prediction))
+    figures = {figure.quantity: figure for figure in comparison.figures}
+    assert figures["ttft"].planned == prediction.simulated.ttft_s.p50
+    assert figures["ttft"].planned != pytest.approx(served.estimate.ttft_s, rel=0.1)
+    assert figures["ttft"].measured == 0.5
+    headline = next(step_blocks(comparison, ()))
+    assert str(headline).find("1 of 9 requests failed (HTTP 503: overloaded). Of the others: ") >= 0
+
+
+def test_the_document_of_a_failed_command(tmp_path: Path) -> None:
+    document = tmp_path / "failed.json"
+    document.write_text(run("plan", "llama3-8b", "v5e:2x4", "--json").out)
+    with pytest.raises(BadFile) as caught:
+        read_input(str(document))
+    assert "failed.json is the error of a command" in caught.value.problems[0]
+    assert "Add --train or --serve" in caught.value.problems[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from shardwise.errors import BadInput
+from shardwise.serve import remote_prefill
 from shardwise.serve.disaggregated import DisaggregatedEngine
 from shardwise.serve.drafts import NgramDrafter
 from shardwise.serve.http.app import App
@@ -328,6 +330,29 @@ def test_a_server_that_is_not_there_or_refuses(
         with prefill_server(prefill, port=int(server.url.rpartition(":")[2])):
             (output,) = generate(engine, [request])
     assert output.ids == plain.continuation(request.prompt, 12)
+
+
+def test_health_is_that_of_the_prefill_server(
+    prefill: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_prefill, "WATCH_SECONDS", 0.02)
+
+    def becomes(healthy: bool) -> bool:
+        deadline_s = time.monotonic() + 10
+        while remote.stats().healthy is not healthy and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return remote.stats().healthy is healthy
+
+    with prefill_server(prefill) as server:
+        remote = RemotePrefill(server)
+        remote.watch()
+        assert remote.stats().healthy
+    try:
+        assert becomes(False)
+        with prefill_server(prefill, port=int(server.url.rpartition(":")[2])):
+            assert becomes(True)
+    finally:
+        remote.close()
 
 
 def test_a_server_that_falls_silent_or_breaks_off(decode: Programs) -> None:

@@ -43,6 +43,7 @@ class Ready:
     url: str
     model: str
     ready_s: float
+    max_context: int
 
 
 def run(
@@ -139,12 +140,17 @@ def run(
 
     def started(host: str, port: int) -> None:
         ready = Ready(
-            url=f"http://{host}:{port}/v1", model=texts.model, ready_s=time.monotonic() - start_s
+            url=f"http://{host}:{port}/v1",
+            model=texts.model,
+            ready_s=time.monotonic() - start_s,
+            max_context=engine.max_context,
         )
         if json:
             write_answer(json_text(ready, sys.stdout))
         else:
             _say(f"ready in {ready.ready_s:.0f} s: {ready.url}, a chat page at /\n")
+            limit = "" if context or plan is None else ", the context of the plan"
+            _say(f"a prompt and its output have at most {ready.max_context:,} tokens{limit}\n")
 
     recorder = Recorder(
         profile,

@@ -102,8 +102,11 @@ class App:
                 "POST": Generating(chat, self._service, self.sessions, self.metrics, limit)
             },
         }
+        self._prefill_request: type[msgspec.Struct] | None = None
         if prefill is not None:
-            from shardwise.serve.http.prefill import Prefilling
+            from shardwise.serve.http.prefill import Prefilling, PrefillRequest
+
+            self._prefill_request = PrefillRequest
 
             handler = Prefilling(prefill, texts.model, self.sessions, limit)
             self._routes[PREFILL_PATH] = {"POST": handler}
@@ -201,7 +204,7 @@ class App:
 
     @cached_property
     def _document(self) -> dict[str, object]:
-        return openapi(self._version, keys=bool(self._digests))
+        return openapi(self._version, keys=bool(self._digests), prefill=self._prefill_request)
 
     async def _models(self, request: Request, send: Send, key: str) -> None:
         await _json(request, send, ModelList(data=[self._card()]))

@@ -178,6 +178,7 @@ def _prompt(service: Service, asked: ChatRequest) -> str:
     tools = []
     if asked.tool_choice != "none":
         tools = _tools(asked)
+    _check_contents(asked.messages)
     try:
         return template.render(
             [_template_message(message) for message in asked.messages],
@@ -187,6 +188,22 @@ def _prompt(service: Service, asked: ChatRequest) -> str:
         )
     except BadInput as error:
         raise bad_request(str(error), param="messages") from None
+
+
+def _check_contents(messages: Sequence[Message]) -> None:
+    """Refuse messages without content, other than calls of tools.
+
+    Raises:
+        ApiError: 400 if one has none.
+    """
+    for index, message in enumerate(messages):
+        is_call = message.role == "assistant" and message.tool_calls
+        if not isinstance(message.content, str | list) and not is_call:
+            raise bad_request(
+                f"messages[{index}] has no content. Only an assistant's message with tool_calls "
+                "may leave it out.",
+                param="messages",
+            )
 
 
 def _tools(asked: ChatRequest) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from shardwise.serve.http.responses import (
     ModelCard,
     ModelList,
 )
+from shardwise.serve.prefill_message import PATH as PREFILL_PATH
 
 REFERENCE = "#/components/schemas/{name}"
 SCHEMAS = (
@@ -39,18 +40,23 @@ PROBLEMS = {
     "415": "The body is declared as no JSON.",
     "429": "Too many requests wait.",
     "500": "The server or the engine failed.",
-    "503": "The server is shutting down, or its engine has failed.",
+    "503": "The server is shutting down, or its engine or prefill server has failed.",
 }
 
 
-def openapi(version: str, *, keys: bool) -> dict[str, Any]:
+def openapi(
+    version: str, *, keys: bool, prefill: type[msgspec.Struct] | None = None
+) -> dict[str, Any]:
     """The document.
 
     Args:
         version: of this package.
         keys: whether the server asks for API keys.
+        prefill: the body of a prompt for a server that computes prompts for others; None if this
+            one does not.
     """
-    _, schemas = msgspec.json.schema_components(SCHEMAS, ref_template=REFERENCE)
+    structs = SCHEMAS if prefill is None else (*SCHEMAS, prefill)
+    _, schemas = msgspec.json.schema_components(structs, ref_template=REFERENCE)
     components: dict[str, Any] = {"schemas": schemas}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -69,6 +75,8 @@ def openapi(version: str, *, keys: bool) -> dict[str, Any]:
         },
         "components": components,
     }
+    if prefill is not None:
+        document["paths"][PREFILL_PATH] = {"post": _prefill(prefill)}
     if keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
@@ -87,6 +95,19 @@ def _generation(
         "summary": asked.__doc__,
         "requestBody": {"required": True, "content": _content(JSON, asked)},
         "responses": responses,
+    }
+
+
+def _prefill(asked: type[msgspec.Struct]) -> dict[str, Any]:
+    description = "The first token and the KV cache of the prompt (serve/prefill_message.py)."
+    content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {
+        "summary": asked.__doc__,
+        "requestBody": {"required": True, "content": _content(JSON, asked)},
+        "responses": {
+            "200": {"description": description, "content": content},
+            **_problems(*PROBLEMS),
+        },
     }
 
 

@@ -133,7 +133,11 @@ class Sessions:
         if self._draining:
             raise unavailable("the server is shutting down.", code="draining")
         if not self.engine.stats().healthy:
-            raise unavailable("the engine has failed; the server's log says why.", code="unhealthy")
+            raise unavailable(
+                "the engine has failed, or its prefill server does not answer; the server's log "
+                "says which.",
+                code="unhealthy",
+            )
 
     @property
     def busy(self) -> bool:

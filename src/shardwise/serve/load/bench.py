@@ -14,6 +14,7 @@ from shardwise.serve.load.prediction import Predictor
 from shardwise.serve.load.requests import (
     Prompts,
     Shape,
+    TextLength,
     check_count,
     closed_loop,
     open_loop,
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from shardwise.serve.load.client import Client, Server
 
 Progress = Callable[[int, int], None]
+# Tokens of pieces of a text are counted first, so that prompts have the length that is asked for:
+# of short pieces, which are mostly what every prompt has, and of longer ones, parts of a prompt.
+TEXT_PARTS = (0.05, 0.6)
+TEXT_TOKENS = 2_000  # counted in pieces of a length, where a prompt is shorter than that
+MIN_TEXT_PIECES = 2
+MAX_TEXT_PIECES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +173,35 @@ class _Sweep:
         async with Client(server, clock) as client:
             if not server.model:
                 client.server = replace(server, model=await client.first_model())
+            length = TextLength()
+            if self.text:
+                length = await self._text_length(client, clock)
             if self.warmup:
-                await self._warm_up(client, clock)
+                await self._warm_up(client, clock, length)
             for index, traffic in enumerate(self.loads):
-                replies.append(await self._send(client, clock, traffic, f"load {index}"))
+                prompts = self._prompts(client, f"load {index}", length)
+                replies.append(await self._send(client, clock, traffic, prompts))
         return client.server, replies
 
-    async def _warm_up(self, client: Client, clock: Clock) -> None:
+    async def _text_length(self, client: Client, clock: Clock) -> TextLength:
+        """Learn from short pieces of the text how many tokens the server counts in them."""
+        usual = float(self.loads[0].prompt.mean())
+        n = min(MAX_TEXT_PIECES, max(MIN_TEXT_PIECES, math.ceil(TEXT_TOKENS / usual)))
+        counts = []
+        for part in TEXT_PARTS:
+            traffic = Traffic(
+                users=1, prompt=fixed(n, max(1, int(part * usual))), output=fixed(n, 1)
+            )
+            prompts = self._prompts(client, f"text {part}", TextLength())
+            replies = await send_all(traffic, prompts, client.send, clock)
+            for request, reply in zip(traffic, replies.replies, strict=True):
+                if reply.prompt_tokens:
+                    counts.append((len(prompts(request)), reply.prompt_tokens))
+        if len({characters for characters, _ in counts}) < len(TEXT_PARTS):
+            return TextLength()
+        return TextLength.of(counts)
+
+    async def _warm_up(self, client: Client, clock: Clock, length: TextLength) -> None:
         """Send requests of the usual lengths at once, and check that one of them is answered."""
         n = self.warmup
         recording = self.shape.arrivals.trace
@@ -183,7 +212,7 @@ class _Sweep:
             prompt = recording.prompt[:n]
             output = recording.output[:n]
         traffic = Traffic(users=n, prompt=prompt, output=output)
-        prompts = self._prompts(client, "warm-up")
+        prompts = self._prompts(client, "warm-up", length)
         replies = (await send_all(traffic, prompts, client.send, clock)).replies
         errors = [reply for reply in replies if reply.error]
         if len(errors) == len(replies):
@@ -192,21 +221,23 @@ class _Sweep:
                 f"{errors[0].message}."
             )
 
-    async def _send(self, client: Client, clock: Clock, traffic: Traffic, name: str) -> Replies:
+    async def _send(
+        self, client: Client, clock: Clock, traffic: Traffic, prompts: Prompts
+    ) -> Replies:
         return await send_all(
             traffic,
-            self._prompts(client, name),
+            prompts,
             client.send,
             clock,
             seconds=self.shape.seconds,
             on_reply=lambda done: self.on_reply(done, len(traffic)),
         )
 
-    def _prompts(self, client: Client, name: str) -> Prompts:
+    def _prompts(self, client: Client, name: str, length: TextLength) -> Prompts:
         """Prompts that differ from those of other loads, which the server may have cached."""
         seed = f"{self.shape.seed} {name}"
         if self.text:
-            return text_pieces(self.text, seed)
+            return text_pieces(self.text, seed, length)
         if client.server.chat:
             return random_words(seed)
         return random_tokens(seed)

@@ -28,7 +28,6 @@ WORDS = (
     "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time",
     "new", "some", "could",
 )  # fmt: skip
-CHARACTERS_PER_TOKEN = 4  # of English text in common tokenizers
 MAX_REQUESTS = 100_000  # of one measurement
 MAX_RATE = 1e5  # requests per second, far more than one client can send
 MAX_USERS = 10_000  # each has a connection
@@ -166,11 +165,43 @@ def random_words(seed: str) -> Prompts:
     return prompt
 
 
-def text_pieces(text: str, seed: str) -> Prompts:
+@dataclass(frozen=True, slots=True)
+class TextLength:
+    """How many tokens a piece of a text is.
+
+    Args:
+        per_token: characters; the default is of English text in common tokenizers.
+        fixed: tokens of every prompt that are not of the text, such as a chat template's.
+    """
+
+    per_token: float = 4.0
+    fixed: float = 0.0
+
+    def characters(self, n_tokens: float) -> int:
+        """Characters of a piece of so many tokens; at least one."""
+        return max(1, round(n_tokens * self.per_token))
+
+    @staticmethod
+    def of(counts: Sequence[tuple[int, int]]) -> TextLength:
+        """The length by (characters, tokens of the prompt) of pieces of two or more lengths.
+
+        A least-squares line; the default if the counts do not grow with the characters.
+        """
+        import numpy as np
+
+        characters, tokens = np.array(counts, dtype=float).T
+        slope, fixed = np.polyfit(characters, tokens, 1)
+        longest = float(characters.max())
+        if slope * longest < 1:  # not a token more from the shortest piece to the longest
+            return TextLength()
+        return TextLength(1 / float(slope), max(0.0, float(fixed)))
+
+
+def text_pieces(text: str, seed: str, length: TextLength) -> Prompts:
     """Pieces of a text, each from a random place, of about the tokens that a request names."""
 
-    def piece(place: str, n_tokens: int) -> str:
-        n_characters = n_tokens * CHARACTERS_PER_TOKEN
+    def piece(place: str, n_tokens: float) -> str:
+        n_characters = length.characters(n_tokens)
         start = random.Random(f"{seed} {place}").randrange(len(text))
         copies = -(-(start + n_characters) // len(text))
         return (text * copies)[start : start + n_characters]
@@ -179,7 +210,8 @@ def text_pieces(text: str, seed: str) -> Prompts:
         prefix = ""
         if request.prefix is not None:
             prefix = piece(f"prefix {request.prefix}", request.shared)
-        return prefix + piece(f"request {request.id}", request.prompt - request.shared)
+        rest = request.prompt - request.shared - length.fixed
+        return prefix + piece(f"request {request.id}", rest)
 
     return prompt
 

@@ -110,6 +110,8 @@ def test_what_is_no_json(http: httpx.Client, body: bytes, message: str) -> None:
     [
         ({"messages": []}, "length >= 1"),
         ({"messages": [{"content": "a"}]}, "missing required field role"),
+        ({"messages": [*HI, {"role": "user"}]}, "messages[1] has no content"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "messages[0] has no content"),
         ({"messages": HI, "functions": []}, "Use tools"),
         ({"messages": HI, "tools": [{"type": "function", "function": {"name": "a b"}}]}, "regex"),
         ({"messages": HI, "audio": {}}, "writes text"),

@@ -6,6 +6,8 @@ import re
 
 import httpx
 
+from shardwise.serve.http.openapi import openapi
+from shardwise.serve.http.prefill import PrefillRequest
 from tests.unit.serve.http.serving import Served
 
 
@@ -64,3 +66,9 @@ def test_the_document(http: httpx.Client) -> None:
 def test_heads(http: httpx.Client) -> None:
     assert http.head("/health").status_code == 200
     assert http.head("/health").content == b""
+
+
+def test_servers_of_prompts_have_their_route_in_the_document() -> None:
+    paths = openapi("1", keys=False, prefill=PrefillRequest)["paths"]
+    assert "application/octet-stream" in paths["/v1/prefill"]["post"]["responses"]["200"]["content"]
+    assert "/v1/prefill" not in openapi("1", keys=False)["paths"]

@@ -13,6 +13,7 @@ from shardwise.serve.load.requests import (
     TOKENS,
     Prompts,
     Shape,
+    TextLength,
     closed_loop,
     open_loop,
     random_tokens,
@@ -98,7 +99,7 @@ def test_a_shared_prefix_is_shared() -> None:
 
 def test_pieces_of_a_text() -> None:
     text = "0123456789" * 3
-    prompts = text_pieces(text, "seed")
+    prompts = text_pieces(text, "seed", TextLength())
     long = prompts(Request(0, 0.0, 25, 1))
     assert isinstance(long, str)
     assert len(long) == 100
@@ -106,3 +107,12 @@ def test_pieces_of_a_text() -> None:
     shared = prompts(Request(1, 0.0, 10, 1, "a", 8))
     assert shared[:32] == prompts(Request(2, 0.0, 10, 1, "a", 8))[:32]
     assert len(shared) == 40
+
+
+def test_pieces_have_the_tokens_that_the_server_counts() -> None:
+    """Three characters are a token here, and a template adds five tokens."""
+    length = TextLength.of([(30, 15), (60, 25), (36, 17)])
+    assert (length.per_token, length.fixed) == (pytest.approx(3.0), pytest.approx(5.0))
+    prompt = text_pieces("0123456789", "seed", length)(Request(0, 0.0, 25, 1))
+    assert len(prompt) / 3 + 5 == 25
+    assert TextLength.of([(30, 15), (60, 15)]) == TextLength()
