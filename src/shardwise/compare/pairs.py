@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from shardwise.compare import groups
 from shardwise.compare.causes import plan_causes
 from shardwise.compare.inputs import RunLog
 from shardwise.compare.measured import measured_groups, steps_of_profile, steps_of_run
 from shardwise.compare.planned import PlannedStep, planned_step
-from shardwise.compare.result import Cause, PairComparison, PairRow, Setting
+from shardwise.compare.result import Cause, MeasuredSteps, PairComparison, PairRow, Setting
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
+from shardwise.profile.categories import COMMUNICATION
 from shardwise.profile.result import Profile
 
-GREW = "grew"  # seconds of a group, or of an operation, of the first and of the second
+# Of an operation in the faster trace and in the slower one; of two plans, in the first and second.
+NEW_COLLECTIVE = "new collective"  # seconds
+MORE_FLOPS = "more FLOPs"  # FLOPs of a device
+GREW = "grew"  # seconds
+ORDER = (NEW_COLLECTIVE, MORE_FLOPS, GREW)
+MORE = 1.1  # ratio of FLOPs from which on a program computes more
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
 LAST_STEPS = 10  # whose mean is the loss of a run
 
@@ -103,11 +110,11 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
     """Two traces: groups, and the operations that grew most."""
     steps = (steps_of_profile(first), steps_of_profile(second))
     seconds = [
-        {name: group.seconds for name, group in measured_groups(profile, None).items()}
+        {_group_name(name): part.seconds for name, part in measured_groups(profile, None).items()}
         for profile in (first, second)
     ]
     noise = max(steps[0].noise, steps[1].noise)
-    operations = _pair_rows(_operations(first), _operations(second))
+    times = (_operations(first), _operations(second))
     return PairComparison(
         kind="traces",
         first=first.trace,
@@ -117,10 +124,68 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
             *_pair_rows(*seconds),
             _row(groups.STEP, steps[0].typical_s, steps[1].typical_s),
         ),
-        figures=(),
+        figures=tuple(_trace_figures(first, second)),
         noise=noise,
-        causes=tuple(_grown(operations, noise)),
+        causes=tuple(_trace_causes(*times, steps, noise)),
     )
+
+
+def _group_name(group: str) -> str:
+    """The name of a group of a trace, where there is no plan that could lack it."""
+    return groups.MATMULS if group == groups.OTHER_MATMULS else group
+
+
+def _trace_figures(first: Profile, second: Profile) -> Iterator[PairRow]:
+    """FLOPs and memory of a device, where both traces state them."""
+    flops = [sum(op.flops or 0.0 for op in profile.operations) for profile in (first, second)]
+    if all(flops):
+        yield _row("FLOPs", flops[0], flops[1])
+    if first.memory and second.memory:
+        yield _row("memory", first.memory.bytes, second.memory.bytes)
+
+
+def _trace_causes(
+    first: Mapping[str, OperationSum],
+    second: Mapping[str, OperationSum],
+    steps: tuple[MeasuredSteps, MeasuredSteps],
+    noise: float,
+) -> Iterator[Cause]:
+    """Why the slower trace is slower: what it has and the other does not, then what grew.
+
+    A collective that only one program has explains what follows from it, whatever it costs itself:
+    the arrays behind it are larger, and matmuls compute more.
+    """
+    slower = int(steps[1].typical_s >= steps[0].typical_s)
+    slow, fast = (second, first) if slower else (first, second)
+    explanations = []
+    for name, part in slow.items():
+        other = fast.get(name, OperationSum())
+        kind = _growth(part, other)
+        grown_s = part.seconds - other.seconds
+        if not kind or (grown_s <= noise * part.seconds and kind == GREW):
+            continue
+        sizes = (other.seconds, part.seconds)
+        if kind == MORE_FLOPS:
+            sizes = (other.flops, part.flops)
+        cause = Cause(
+            kind=kind,
+            seconds=max(0.0, grown_s),
+            group=name,
+            planned=sizes[0],
+            measured=sizes[1],
+        )
+        explanations.append(cause)
+    explanations.sort(key=lambda cause: (ORDER.index(cause.kind), -cause.seconds))
+    yield from explanations
+
+
+def _growth(part: OperationSum, other: OperationSum) -> str:
+    """How an operation differs from that of the other trace; empty if it does not take longer."""
+    if part.is_collective and not other.seconds:
+        return NEW_COLLECTIVE
+    if other.flops and part.flops > MORE * other.flops:
+        return MORE_FLOPS
+    return GREW if part.seconds > other.seconds else ""
 
 
 def _choices(plan: AnyPlan) -> dict[str, str]:
@@ -151,12 +216,28 @@ def _settings(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[S
             yield Setting(name=name, first=first.get(name, ""), second=second.get(name, ""))
 
 
-def _operations(profile: Profile) -> dict[str, float]:
-    seconds: dict[str, float] = {}
+@dataclass(slots=True)
+class OperationSum:
+    """Operations of a step of one name: their seconds and FLOPs, and whether they communicate."""
+
+    seconds: float = 0.0
+    flops: float = 0.0
+    is_collective: bool = False
+
+
+def _operations(profile: Profile) -> dict[str, OperationSum]:
+    """The operations by their names; compilers combine collectives differently in each program."""
+    sums: dict[str, OperationSum] = {}
     for operation in profile.operations:
-        name = " ".join(filter(None, (operation.name, operation.phase, operation.category)))
-        seconds[name] = seconds.get(name, 0.0) + operation.seconds
-    return seconds
+        name = operation.name
+        is_collective = operation.category == COMMUNICATION
+        if is_collective and "+" in name:
+            name = "combined"
+        name = " ".join(dict.fromkeys(filter(None, (name, operation.phase, operation.category))))
+        part = sums.setdefault(name, OperationSum(is_collective=is_collective))
+        part.seconds += operation.seconds
+        part.flops += operation.flops or 0.0
+    return sums
 
 
 def _pair_rows(first: Mapping[str, float], second: Mapping[str, float]) -> list[PairRow]:
@@ -165,11 +246,11 @@ def _pair_rows(first: Mapping[str, float], second: Mapping[str, float]) -> list[
     return sorted(rows, key=lambda row: -abs(row.change))
 
 
-def _grown(rows: list[PairRow], noise: float = 0.0) -> Iterator[Cause]:
+def _grown(rows: list[PairRow]) -> Iterator[Cause]:
     """The rows that take longer in the slower of the two, the largest first."""
     direction = 1 if sum(row.change for row in rows) >= 0 else -1
     for row in rows:
-        if direction * row.change > noise * max(row.first, row.second) and row.change:
+        if direction * row.change > 0:
             yield Cause(
                 kind=GREW,
                 seconds=abs(row.change),

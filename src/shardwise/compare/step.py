@@ -20,6 +20,8 @@ from shardwise.compare.measured import (
 )
 from shardwise.compare.planned import PlannedStep, planned_step
 from shardwise.compare.result import Cause, Figure, MeasuredSteps, Row, StepComparison
+from shardwise.errors import BadInput
+from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.profile.result import Profile
@@ -36,7 +38,13 @@ def compare_step(
     verdict: Verdict | ServingVerdict | None = None,
     load: Measurement | None = None,
 ) -> StepComparison:
-    """A planned step beside what was compiled and measured of it."""
+    """A planned step beside what was compiled and measured of it.
+
+    Raises:
+        BadInput: the trace has more devices than the plan.
+    """
+    if profile is not None:
+        _require_devices(plan, profile)
     planned = planned_step(plan)
     if isinstance(verdict, ServingVerdict):
         verdict = verdict.decode
@@ -79,7 +87,7 @@ def compare_step(
         name=plan.model.name,
         hardware=plan.hardware.name,
         rows=tuple(rows),
-        figures=tuple(_figures(plan, run, verdict, load)),
+        figures=tuple(_figures(plan, run, verdict, load, profile)),
         causes=tuple(explanations),
         step_s=compiled_s if measured_s is None else measured_s,
         steps=steps,
@@ -88,6 +96,16 @@ def compare_step(
         accounted_fraction=profile.operations_share if profile else None,
         load=load,
     )
+
+
+def _require_devices(plan: AnyPlan, profile: Profile) -> None:
+    """Refuse the trace of another program; that of one of several hosts has fewer devices."""
+    n_devices = plan.hardware.n_chips * (system_of(plan.hardware).chip.n_devices or 1)
+    if profile.devices > n_devices:
+        raise BadInput(
+            f"{profile.trace} has {profile.devices} devices and the plan {n_devices}: it is not a "
+            "trace of this plan. shardwise profile PLAN.json records one."
+        )
 
 
 def compare_function(report: FunctionReport, profile: Profile) -> StepComparison:
@@ -186,11 +204,19 @@ def _compiled_s(group: str, verdict: Verdict | None) -> float | None:
 
 
 def _figures(
-    plan: AnyPlan, run: RunLog | None, verdict: Verdict | None, load: Measurement | None
+    plan: AnyPlan,
+    run: RunLog | None,
+    verdict: Verdict | None,
+    load: Measurement | None,
+    profile: Profile | None,
 ) -> Iterator[Figure]:
     compiled = verdict.compiled if verdict else None
     memory = run.memory_bytes if run else None
-    peak = verdict.required_bytes if verdict else None
+    peak: float | None = None
+    if profile is not None and profile.memory is not None:
+        peak = profile.memory.bytes  # as the compiler of the traced program assigned it
+    if verdict is not None:
+        peak = verdict.required_bytes
     if compiled is not None and compiled.peak_bytes is not None:
         peak = compiled.peak_bytes
     yield Figure(quantity="memory", planned=plan.memory.total, compiled=peak, measured=memory)

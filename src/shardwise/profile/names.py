@@ -12,6 +12,7 @@ import re
 
 from shardwise.check.hlo.scopes import scope
 
+SHOWN = 2  # names that are shown of combined operations
 _PROGRAM = re.compile(r"p?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"(?:jvp|transpose|vmap|remat|checkpoint)\(([^()]*)\)")
 # Parts of a path that JAX writes for control flow and its transforms.
@@ -32,6 +33,18 @@ def model_operation(op_name: str) -> tuple[str, str]:
     """
     name, phase = scope(op_name)
     return name or _scopes(op_name), phase
+
+
+def short_name(name: str) -> str:
+    """The name of an operation for people: of many that the compiler has combined, the first.
+
+    >>> short_name("attn.q+attn.k+attn.v+mlp.up")
+    'attn.q and 3 more'
+    """
+    first, *others = name.split("+")
+    if len(others) < SHOWN:
+        return name
+    return f"{first} and {len(others)} more"
 
 
 def _scopes(op_name: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from shardwise import units
 from shardwise.compare import causes
-from shardwise.compare.pairs import GREW
+from shardwise.compare.pairs import GREW, MORE_FLOPS, NEW_COLLECTIVE
 from shardwise.compare.result import Cause
+from shardwise.profile.names import short_name
 
 seconds = units.show_seconds
 
@@ -14,7 +15,8 @@ def phrase(cause: Cause) -> str:
     """A cause in a few words: `runs at 31 GFLOP/s, planned 43 GFLOP/s`."""
     planned = cause.planned or 0.0
     measured = cause.measured or 0.0
-    at = f" at {cause.name}" if cause.name else ""
+    at = f" at {short_name(cause.name)}" if cause.name else ""
+    name = short_name(cause.group)
     match cause.kind:
         case causes.SLOWER if measured > 1 and planned > 1:
             return (
@@ -76,6 +78,10 @@ def phrase(cause: Cause) -> str:
         case causes.COMPILED_SLOWER:
             detail = f" ({cause.name})" if cause.name else ""
             return f"{cause.group}{detail}: {seconds(measured)}, planned {seconds(planned)}"
+        case kind if kind == NEW_COLLECTIVE:
+            return f"a collective that the other does not have: {name} ({seconds(measured)})"
+        case kind if kind == MORE_FLOPS:
+            return f"{name} computes {measured / planned:.1f} times the FLOPs"
         case kind if kind == GREW:
-            return f"{cause.group}, {seconds(planned)} and {seconds(measured)}"
+            return f"{name}, {seconds(planned)} and {seconds(measured)}"
     return cause.kind

@@ -7,7 +7,8 @@ for the vocabulary, where a recorded trace has a slower head.
 from __future__ import annotations
 
 import io
-import time
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +19,17 @@ import pytest
 import shardwise as sw
 from shardwise.check.user.fault import Fault
 from shardwise.check.user.function import FunctionReport
-from shardwise.compare.result import StepComparison
+from shardwise.compare.result import PairComparison, StepComparison
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.result import Profile
-from shardwise.report.compare import step_blocks
+from shardwise.report.compare import pair_blocks, step_blocks
 from shardwise.report.style import render
+from tests.conftest import ROOT
 from tests.unit.check.compilers import needs
 from tests.unit.check.user import faulty
 from tests.unit.compare.recorded_runs import plan, profile, with_times
+from tests.unit.compare.sharded_programs import PROGRAMS, record
 
-N_STEPS = 5
 STALL_S = 0.02
 
 
@@ -109,13 +111,7 @@ def traced(folder: Path, n_rows: int, d_model: int, n_layers: int, stall_s: floa
     """A profile of a few steps, before each of which the host takes some time."""
     weights = [jnp.ones((d_model, d_model)) / d_model] * n_layers
     x = jnp.ones((n_rows, d_model))
-    layers(weights, x).block_until_ready()
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    with jax.profiler.trace(str(folder), profiler_options=options):
-        for _ in range(N_STEPS):
-            time.sleep(stall_s)
-            layers(weights, x).block_until_ready()
+    record(folder, lambda: layers(weights, x), stall_s)
     return profile_devices(str(folder), read_devices(str(folder)))
 
 
@@ -135,6 +131,30 @@ def test_operations_as_short_as_their_launches(tmp_path: Path) -> None:
     assert "too small a batch" in first_line(broken)
     clean = sw.compare(plan(fsdp=2), large)
     assert "short operations" not in {cause.kind for cause in clean.causes}
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
+    """Profiles of `sharded_programs` by name."""
+    folder = tmp_path_factory.mktemp("sharded")
+    words = [sys.executable, "-m", "tests.unit.compare.sharded_programs", str(folder)]
+    subprocess.run(words, cwd=ROOT, check=True, timeout=120)
+    return {
+        name: profile_devices(str(folder / name), read_devices(str(folder / name)))
+        for name in PROGRAMS
+    }
+
+
+def test_a_constraint_that_gathers_an_array(sharded: dict[str, Profile]) -> None:
+    """The first line of two traces is the gather, and then the products that it makes larger."""
+    pair = sw.compare(sharded["rows"], sharded["whole"])
+    assert isinstance(pair, PairComparison)
+    assert [cause.kind for cause in pair.causes[:2]] == ["new collective", "more FLOPs"]
+    lines = render(pair_blocks(pair, []), io.StringIO())
+    assert "a collective that the other does not have: mlp.up forward communication" in lines
+    assert "mlp.up forward matmul computes 4.0 times the FLOPs" in " ".join(lines.split())
+    twin = sw.compare(sharded["rows"], sharded["again"])
+    assert {cause.kind for cause in twin.causes} <= {"grew"}
 
 
 def function_report(*faults: Fault) -> FunctionReport:

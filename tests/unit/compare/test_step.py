@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from shardwise.compare.inputs import RunLog, read_input
 from shardwise.compare.planned import planned_step
 from shardwise.compare.result import StepComparison
 from shardwise.errors import BadFile, BadInput
+from shardwise.profile.result import MemoryPeak
 from shardwise.report.compare import step_blocks
 from shardwise.serve.load.measurement import Measurement, measure
 from shardwise.serve.load.prediction import Predictor
@@ -138,6 +140,28 @@ def test_two_traces() -> None:
     assert pair.rows[-1].change == pytest.approx(sum(row.change for row in pair.rows[:-1]), 1e-3)
     again = sw.compare(profile(), profile())
     assert again.causes == ()
+
+
+def test_the_memory_of_a_trace_is_compared() -> None:
+    peak = MemoryPeak(
+        bytes=3 << 30,
+        arguments=2 << 30,
+        temporaries=1 << 30,
+        instruction="",
+        operation="",
+        arrays=(),
+    )
+    traced = replace(profile(), memory=peak)
+    figures = {figure.quantity: figure for figure in sw.compare(plan(fsdp=2), traced).figures}
+    assert figures["memory"].compiled == 3 << 30
+    pair = sw.compare(traced, replace(traced, memory=replace(peak, bytes=4 << 30)))
+    (row,) = [row for row in pair.figures if row.group == "memory"]
+    assert row.change == 1 << 30
+
+
+def test_the_trace_of_another_program_is_refused() -> None:
+    with pytest.raises(BadInput, match="has 4 devices and the plan 2"):
+        sw.compare(plan(fsdp=2), replace(profile(), devices=4))
 
 
 def test_two_runs() -> None:

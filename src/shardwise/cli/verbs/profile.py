@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardwise.report.style import Block
 
 PLAN_SUFFIX = ".json"
+PERFETTO_SUFFIXES = (".json", ".gz")
 
 
 def run(
@@ -54,6 +55,8 @@ def run(
         plan = inputs.read(load_plan, subject)
     elif data:
         inputs.refuse("--data is for a plan that is run: profile PLAN.json.")
+    if perfetto and not perfetto.endswith(PERFETTO_SUFFIXES):
+        inputs.refuse(f"--perfetto {perfetto}: Perfetto opens .json and .json.gz files.")
     inputs.done()
     require_jax("profiling", "pip install 'shardwise[run]'")
     trace = subject
