@@ -85,7 +85,7 @@ def _step_headline(comparison: StepComparison) -> str:
         parts.append(f"{seconds(step.planned_s)} planned")
     text = f"{failed}step {', '.join(parts)}"
     if step.ratio is not None:
-        text += f" ({percent(step.ratio)})"
+        text += f" ({percent(step.ratio)} of the planned speed)"
     if comparison.causes:
         return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
     return f"{text}. No part takes longer than planned, beyond what steps vary by."
@@ -186,7 +186,7 @@ def _pair_headline(comparison: PairComparison) -> str:
     step = comparison.rows[-1]
     share = step.change / step.first
     text = f"A {seconds(step.first)}, B {seconds(step.second)} a step"
-    if abs(share) <= max(SAME, comparison.noise):
+    if abs(step.change) <= max(SAME, comparison.noise) * min(step.first, step.second):
         reason = "steps vary by as much" if comparison.noise > SAME else "the same"
         return f"{text} ({signed_percent(share)}): {reason}."
     slower = "B" if share > 0 else "A"

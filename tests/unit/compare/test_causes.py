@@ -7,6 +7,7 @@ for the vocabulary, where a recorded trace has a slower head.
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -138,7 +139,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
     """Profiles of `sharded_programs` by name."""
     folder = tmp_path_factory.mktemp("sharded")
     words = [sys.executable, "-m", "tests.unit.compare.sharded_programs", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, timeout=120)
+    variables = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    subprocess.run(words, cwd=ROOT, env=variables, check=True, timeout=120)
     return {
         name: profile_devices(str(folder / name), read_devices(str(folder / name)))
         for name in PROGRAMS
