@@ -23,6 +23,7 @@ NEW_COLLECTIVE = "new collective"  # seconds
 MORE_FLOPS = "more FLOPs"  # FLOPs of a device
 GREW = "grew"  # seconds
 ORDER = (NEW_COLLECTIVE, MORE_FLOPS, GREW)
+MOST = 0.5  # of a collective's time by which all of them grew, if it is a new one
 MORE = 1.1  # ratio of FLOPs from which on a program computes more
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
 LAST_STEPS = 10  # whose mean is the loss of a run
@@ -157,11 +158,14 @@ def _trace_causes(
     """
     slower = int(steps[1].typical_s >= steps[0].typical_s)
     slow, fast = (second, first) if slower else (first, second)
+    more_communication_s = _communication_s(slow) - _communication_s(fast)
     explanations = []
     for name, part in slow.items():
         other = fast.get(name, OperationSum())
         kind = _growth(part, other)
         grown_s = part.seconds - other.seconds
+        if kind == NEW_COLLECTIVE and more_communication_s < MOST * part.seconds:
+            kind = GREW  # the other program has it under other names
         if not kind or (grown_s <= noise * part.seconds and kind == GREW):
             continue
         sizes = (other.seconds, part.seconds)
@@ -177,6 +181,10 @@ def _trace_causes(
         explanations.append(cause)
     explanations.sort(key=lambda cause: (ORDER.index(cause.kind), -cause.seconds))
     yield from explanations
+
+
+def _communication_s(operations: Mapping[str, OperationSum]) -> float:
+    return sum(part.seconds for part in operations.values() if part.is_collective)
 
 
 def _growth(part: OperationSum, other: OperationSum) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardwise.report.style import Block
 
 PLAN_SUFFIX = ".json"
-PERFETTO_SUFFIXES = (".json", ".gz")
+PERFETTO_SUFFIXES = (".json", ".json.gz")
 
 
 def run(
