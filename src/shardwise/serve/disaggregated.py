@@ -84,7 +84,8 @@ class DisaggregatedEngine:
         """See `serve.request.Engine`."""
         by_engine = [asdict(engine.stats()) for engine in self._engines]
         totals = {name: sum(stats[name] for stats in by_engine) for name in by_engine[0]}
-        totals["healthy"] = all(stats["healthy"] for stats in by_engine)
+        for name in ("healthy", "reachable"):
+            totals[name] = all(stats[name] for stats in by_engine)
         return EngineStats(**totals | {"finished": self._n_finished})
 
     def close(self) -> None:

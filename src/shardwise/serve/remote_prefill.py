@@ -109,7 +109,7 @@ class RemotePrefill:
         self._reading = False
         self._n_prompt = self._n_cached = self._n_first = 0  # tokens
         self._closed = threading.Event()
-        self._healthy = True
+        self._reachable = True
 
     def watch(self) -> None:
         """Ask the other server for its health now and every few seconds; see `stats`."""
@@ -131,11 +131,11 @@ class RemotePrefill:
                     reason = f"HTTP {status}"
             except (OSError, http.client.HTTPException) as error:
                 reason = str(error) or repr(error)
-        if reason and self._healthy:
+        if reason and self._reachable:
             logger.warning("no healthy prefill server at %s: %s", self._server.url, reason)
-        elif not reason and not self._healthy:
+        elif not reason and not self._reachable:
             logger.info("the prefill server at %s is healthy again", self._server.url)
-        self._healthy = not reason
+        self._reachable = not reason
 
     def prefill(self, generation: Generation, deliver: DeliverPrompt) -> None:
         """See `Prefiller`."""
@@ -167,7 +167,7 @@ class RemotePrefill:
     def stats(self) -> EngineStats:
         """See `Prefiller`; the other server counts its own blocks and passes.
 
-        It is healthy unless `watch` has found otherwise.
+        It is reachable unless the last question of `watch` was not answered.
         """
         return EngineStats(
             waiting=len(self._calls),
@@ -180,7 +180,8 @@ class RemotePrefill:
             preemptions=0,
             passes=0,
             finished=0,
-            healthy=self._healthy,
+            healthy=True,
+            reachable=self._reachable,
         )
 
     def close(self) -> None:

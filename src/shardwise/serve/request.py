@@ -132,7 +132,12 @@ Deliver = Callable[[Token], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """Counters and present state of an engine, for metrics and health."""
+    """Counters and present state of an engine, for metrics and health.
+
+    Args:
+        healthy: whether it can generate.
+        reachable: whether the prefill server answers that its prompts come from, if one does.
+    """
 
     waiting: int
     running: int
@@ -145,6 +150,7 @@ class EngineStats:
     passes: int
     finished: int
     healthy: bool
+    reachable: bool = True
     drafted_tokens: int = 0
     accepted_tokens: int = 0  # of the drafted ones
 

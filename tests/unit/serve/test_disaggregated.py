@@ -332,21 +332,19 @@ def test_a_server_that_is_not_there_or_refuses(
     assert output.ids == plain.continuation(request.prompt, 12)
 
 
-def test_health_is_that_of_the_prefill_server(
-    prefill: Programs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prefill_server_is_watched(prefill: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_prefill, "WATCH_SECONDS", 0.02)
 
-    def becomes(healthy: bool) -> bool:
+    def becomes(reachable: bool) -> bool:
         deadline_s = time.monotonic() + 10
-        while remote.stats().healthy is not healthy and time.monotonic() < deadline_s:
+        while remote.stats().reachable is not reachable and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        return remote.stats().healthy is healthy
+        return remote.stats().reachable is reachable
 
     with prefill_server(prefill) as server:
         remote = RemotePrefill(server)
         remote.watch()
-        assert remote.stats().healthy
+        assert remote.stats().reachable
     try:
         assert becomes(False)
         with prefill_server(prefill, port=int(server.url.rpartition(":")[2])):

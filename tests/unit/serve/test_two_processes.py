@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,16 @@ def logprobs(response: httpx.Response) -> Any:
     return response.json()["choices"][0]["logprobs"]["token_logprobs"]
 
 
+def becomes(status: int, url: httpx.URL) -> bool:
+    """Whether the answer has this status within ten seconds."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        if httpx.get(url).status_code == status:
+            return True
+        time.sleep(0.2)
+    return False
+
+
 def test_a_prefill_server_is_killed_and_returns(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "tiny")
     with server(folder, "--port", "0", "--prefill") as (process, url):
@@ -66,5 +77,7 @@ def test_a_prefill_server_is_killed_and_returns(tmp_path: Path) -> None:
             refused = complete(decode_url)
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "prefill_unreachable"
+            assert becomes(503, httpx.URL(decode_url).join("/health"))
             with server(folder, "--port", str(port), "--prefill"):
                 assert logprobs(complete(decode_url)) == pytest.approx(apart, abs=1e-4)
+                assert becomes(200, httpx.URL(decode_url).join("/health"))

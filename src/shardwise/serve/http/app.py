@@ -193,6 +193,7 @@ class App:
 
     async def _health(self, request: Request, send: Send, key: str) -> None:
         self.sessions.check_ready()
+        self.sessions.check_reachable()
         await _json(request, send, Health())
 
     async def _metrics(self, request: Request, send: Send, key: str) -> None:

@@ -144,6 +144,21 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
+# What a message has to have: see `conversation._check_contents`.
+CONTENT_OR_CALLS = {
+    "anyOf": [
+        {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}},
+        {
+            "required": ["tool_calls"],
+            "properties": {
+                "role": {"const": "assistant"},
+                "tool_calls": {"type": "array", "minItems": 1},
+            },
+        },
+    ]
+}
+
+
 class Function(Struct, kw_only=True, omit_defaults=True):
     name: FunctionName
     description: str | None = None
@@ -168,7 +183,9 @@ class ToolChoice(Struct, kw_only=True):
 class ChatRequest(GenerationRequest, kw_only=True):
     """Answer a conversation."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[
+        list[Annotated[Message, Meta(extra_json_schema=CONTENT_OR_CALLS)]], Meta(min_length=1)
+    ]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Logprobs | None = None

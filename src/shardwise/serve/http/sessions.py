@@ -133,10 +133,14 @@ class Sessions:
         if self._draining:
             raise unavailable("the server is shutting down.", code="draining")
         if not self.engine.stats().healthy:
+            raise unavailable("the engine has failed; the server's log says why.", code="unhealthy")
+
+    def check_reachable(self) -> None:
+        """Raise a 503 if the prefill server does not answer; requests try it all the same."""
+        if not self.engine.stats().reachable:
             raise unavailable(
-                "the engine has failed, or its prefill server does not answer; the server's log "
-                "says which.",
-                code="unhealthy",
+                "the prefill server does not answer; the server's log says why.",
+                code="prefill_unreachable",
             )
 
     @property
