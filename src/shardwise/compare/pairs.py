@@ -18,10 +18,10 @@ from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
 from shardwise.profile.categories import COMMUNICATION
 from shardwise.profile.result import Profile
 
-# Of an operation in the faster trace and in the slower one; of two plans, in the first and second.
+# Of an operation in the faster trace and in the slower one:
 NEW_COLLECTIVE = "new collective"  # seconds
 MORE_FLOPS = "more FLOPs"  # FLOPs of a device
-GREW = "grew"  # seconds
+GREW = "grew"  # seconds of a group, or of an operation, of the first and of the second
 ORDER = (NEW_COLLECTIVE, MORE_FLOPS, GREW)
 MOST = 0.5  # of a collective's time by which all of them grew, if it is a new one
 MORE = 1.1  # ratio of FLOPs from which on a program computes more
@@ -171,6 +171,8 @@ def _trace_causes(
         sizes = (other.seconds, part.seconds)
         if kind == MORE_FLOPS:
             sizes = (other.flops, part.flops)
+        elif kind == GREW and not slower:
+            sizes = (part.seconds, other.seconds)
         cause = Cause(
             kind=kind,
             seconds=max(0.0, grown_s),

@@ -140,6 +140,11 @@ def test_two_traces() -> None:
     assert pair.rows[-1].change == pytest.approx(sum(row.change for row in pair.rows[:-1]), 1e-3)
     again = sw.compare(profile(), profile())
     assert again.causes == ()
+    back = sw.compare(profile("fsdp_remat"), profile())
+    assert [cause.group for cause in back.causes] == [cause.group for cause in pair.causes]
+    for there, here in zip(pair.causes, back.causes, strict=True):
+        if there.kind == "grew":  # of the first and of the second
+            assert (there.planned, there.measured) == (here.measured, here.planned)
 
 
 def test_the_memory_of_a_trace_is_compared() -> None:
