@@ -119,12 +119,12 @@ def _read_document(path: str, content: bytes) -> Input:
     except (msgspec.DecodeError, UnicodeError):
         raise BadFile(f"{path} is no JSON. What can be compared: {KINDS}.") from None
     keys = document.keys() if isinstance(document, dict) else set()
-    if keys == {"error"}:
-        error = msgspec.convert(document, FailedCommand).error
-        raise BadFile(f"{path} is the error of a command, not its result:", *error.problems)
     if {"schema", "workload"} <= keys:
         return decode(content, path, Path(path).parent)
     try:
+        if keys == {"error"}:
+            error = msgspec.convert(document, FailedCommand).error
+            raise BadFile(f"{path} is the error of a command, not its result:", *error.problems)
         if {"categories", "operations", "step_s"} <= keys:
             return msgspec.convert(document, Profile)
         if {"verdict", "faults"} <= keys:

@@ -208,3 +208,6 @@ def test_the_document_of_a_failed_command(tmp_path: Path) -> None:
         read_input(str(document))
     assert "failed.json is the error of a command" in caught.value.problems[0]
     assert "Add --train or --serve" in caught.value.problems[1]
+    document.write_text('{"error": {"message": "of another program"}}')
+    with pytest.raises(BadFile, match="problems"):
+        read_input(str(document))
