@@ -6,6 +6,8 @@ ranks. https://www.deepspeed.ai/docs/config-json
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import (
     Framework,
@@ -27,7 +29,7 @@ def write(run: TrainingRun) -> Written:
     layout, mesh, job = run.layout, run.layout.mesh, run.job
     _check(run)
     notes = unsaid(run)
-    values = {
+    values: dict[str, Any] = {
         "train_batch_size": job.batch,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
         "gradient_accumulation_steps": layout.n_microbatches,

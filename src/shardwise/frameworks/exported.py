@@ -11,7 +11,6 @@ from shardwise.frameworks.launch import Launch
 from shardwise.hardware import Switched, System
 from shardwise.plan.machine import errors_at, system_of
 from shardwise.plan.schema.architecture import model_of
-from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.strategy.layout import Layout

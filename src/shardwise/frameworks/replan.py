@@ -65,11 +65,12 @@ def serving_plan(
     machine: System | Chip,
     context: int | None = None,
     batch: int | None = None,
+    dtype: str | None = None,
 ) -> ServingPlan:
     """Plan a deployment of the engine in a file.
 
     Args:
-        context, batch: in the place of the file's.
+        context, batch, dtype: in the place of the file's; `dtype` is that of the weights.
 
     Raises:
         BadInput: the context is not known.
@@ -83,7 +84,7 @@ def serving_plan(
     else:
         mesh = launch.mesh(math.prod(launch.sizes.values()))  # one engine
     sequences = batch or launch.batch
-    weights = launch.weights or model.checkpoint_dtype
+    weights = dtype or launch.weights or model.checkpoint_dtype
     chip = chip_of(machine)
     job = Serve(
         context=tokens,

@@ -58,6 +58,8 @@ def read(text: str, name: str) -> dict[str, Any]:
     joined = re.sub(r"\\\s*\n", " ", text)
     joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
     joined = re.sub(r"\$\{?(\w+)\}?", lambda m: variables.get(m[1], m[0]), joined)
+    joined = re.sub(r"^(\s*\w+)=\(", r" ", joined, flags=re.M)
+    joined = re.sub(r"\)\s*$", " ", joined, flags=re.M)
     try:
         words = shlex.split(joined, comments=True)
     except ValueError as error:
@@ -65,6 +67,8 @@ def read(text: str, name: str) -> dict[str, Any]:
     values: dict[str, Any] = {PROGRAM: []}
     flag = ""
     for word in words:
+        if word in ("(", ")") or "[@]" in word:  # arrays of a shell, in which scripts keep flags
+            continue
         if re.match(r"--?[A-Za-z]", word):
             flag, equals, value = word.partition("=")
             values[flag] = number_or_text(value) if equals else True

@@ -93,7 +93,7 @@ def _model(settings: Settings, values: Values) -> str | None:
     words = settings.get("$") or []
     if named is None and "serve" in words[:-1]:
         return str(words[words.index("serve") + 1])
-    return named
+    return None if named is None else str(named)
 
 
 def knows(settings: Settings) -> int:

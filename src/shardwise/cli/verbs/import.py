@@ -40,7 +40,10 @@ def run(
     batch: Annotated[
         str, workload("--batch NxT|N", "in place of the file's: 1024x4096; of serving: 64")
     ] = "",
-    context: options.ContextLength = "",
+    context: Annotated[
+        str, workload("--context N", "tokens of a sequence of serving, in place of the file's")
+    ] = "",
+    dtype: options.WeightDtype = "",
     file: options.OutputFile = "",
     verbose: options.Verbose = False,
     json: options.Json = False,
@@ -64,10 +67,13 @@ def run(
         sizes = inputs.optional(parse_batch, batch)
         if context:
             inputs.refuse("--context is for serving; --batch has the length of a sequence.")
+        if dtype:
+            inputs.refuse("--dtype is for serving: the weights of an engine.")
     else:
         machine = inputs.read(parse_machine, hardware)
         sequences = inputs.optional(units.parse_whole, batch, "--batch")
         length = inputs.optional(units.parse_length, context, "--context")
+        inputs.optional(units.bytes_per_element, dtype)
     inputs.done()
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
@@ -76,7 +82,7 @@ def run(
     with progress(f"planning the layout of {path} on {hardware}", quiet=json):
         plan: Plan | ServingPlan
         if isinstance(launch, ServingLaunch):
-            plan = replan.serving_plan(launch, config, machine, length, sequences)
+            plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
         elif isinstance(launch, TrainingLaunch):
             plan = replan.training_plan(launch, config, system, sizes)
         else:
