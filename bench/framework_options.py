@@ -90,7 +90,7 @@ def _ddp(root: Path, prefix: str = "") -> Options:
 
 def megatron(root: Path) -> Options:
     """Flags of arguments.py, and those that it makes of the fields of configuration classes."""
-    made = [*_core(root), *fields(root / "training_config.py")]
+    made = [*_core(root), *_ddp(root), *fields(root / "training_config.py")]
     texts = {f"--{name.replace('_', '-')}": "field" for name in made}
     return {**texts, **flags([root / "arguments.py"])}
 
@@ -131,13 +131,15 @@ def nemo(root: Path) -> Options:
 def deepspeed(root: Path) -> Options:
     runtime = root / "deepspeed/runtime"
     constants = (runtime / "constants.py").read_text() + (runtime / "config.py").read_text()
-    top = set(re.findall(r'^[A-Z_]+ *= *"([a-z][a-z_0-9]+)"', constants, re.M))
+    top = set(re.findall(r"""^[A-Z_]+ *= *["']([a-z][a-z_0-9]+)["']""", constants, re.M))
     top |= set(re.findall(r'(?:get\(|in |config\[)"([a-z_]+)"', constants))
     checkpointing = (runtime / "activation_checkpointing/config.py").read_text()
     return {
         **dict.fromkeys(sorted(top), "key"),
         **fields(runtime / "zero/config.py", "DeepSpeedZeroConfig", prefix="zero_optimization."),
-        **fields(runtime / "tensor_parallel/config.py", "TPTrainingConfig", prefix="tensor_parallel."),
+        **fields(
+            runtime / "tensor_parallel/config.py", "TPTrainingConfig", prefix="tensor_parallel."
+        ),
         **{
             f"expert_parallel.{name}": "key"
             for name in re.findall(

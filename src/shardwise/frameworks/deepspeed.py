@@ -39,7 +39,7 @@ def write(run: TrainingRun) -> Written:
         "gradient_clipping": 1.0,
     }
     if layout.zero == 3 and mesh.data > 1:
-        values["zero_optimization.mics_shard_size"] = mesh.fsdp * mesh.expert
+        values["zero_optimization.zero_hpz_partition_size"] = mesh.fsdp * mesh.expert
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
     if mesh.context > 1:
@@ -120,7 +120,7 @@ def read(settings: Settings) -> TrainingLaunch:
     role = "fsdp" if stage == 3 else "data"
     fill: str | None = role
     n_chips = None
-    shard = setting(settings, "zero_optimization.mics_shard_size", -1)
+    shard = setting(settings, "zero_optimization.zero_hpz_partition_size", 1)
     if batch and micro and steps:
         if batch % (micro * steps * expert):
             raise BadFile(
@@ -130,7 +130,7 @@ def read(settings: Settings) -> TrainingLaunch:
         ranks = batch // (micro * steps * expert)
         sizes[role] = ranks
         fill = None
-        if stage == 3 and shard > 0:
+        if stage == 3 and shard > 1:
             sizes["fsdp"] = max(1, shard // expert)
             sizes["data"] = ranks // sizes["fsdp"]
         n_chips = 1

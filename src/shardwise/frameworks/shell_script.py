@@ -13,6 +13,8 @@ PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
 _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
 
+_END_OF_LINE = "\x00"  # a word for the end of a line, which ends the values of a flag
+
 
 def write(settings: Mapping[str, Any]) -> str:
     """A command and its flags as a script, one a line: `settings["$"]` is the command.
@@ -48,34 +50,24 @@ def read(text: str, name: str) -> dict[str, Any]:
     """The flags of all commands of a script: `{"--tp": 8, "--bf16": True}`.
 
     Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
-    name. Variables are those that the
-    script sets itself (`TP=8`); a value that is made of others stays as it is.
+    name. Variables are those that the script sets itself (`TP=8`); a value that is made of others
+    stays as it is.
 
     Raises:
         BadFile: the quotes of the script do not match.
     """
-    variables = dict(re.findall(r"^\s*(?:export\s+)?(\w+)=[\"']?([\w.-]*)[\"']?\s*$", text, re.M))
-    joined = re.sub(r"\\\s*\n", " ", text)
-    joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
-    joined = re.sub(r"\$\{?(\w+)\}?", lambda m: variables.get(m[1], m[0]), joined)
-    joined = re.sub(r"^(\s*\w+)=\(", r" ", joined, flags=re.M)
-    joined = re.sub(r"\)\s*$", " ", joined, flags=re.M)
-    try:
-        words = shlex.split(joined, comments=True)
-    except ValueError as error:
-        raise BadFile(f"{name} is no script of a shell: {error}.") from None
     values: dict[str, Any] = {PROGRAM: []}
     flag = ""
-    for word in words:
-        if word in ("(", ")") or "[@]" in word:  # arrays of a shell, in which scripts keep flags
-            continue
-        if re.match(r"--?[A-Za-z]", word):
+    for word in _words(text, name):
+        if word == _END_OF_LINE:
+            flag = ""
+        elif re.match(r"--?[A-Za-z]", word):
             flag, equals, value = word.partition("=")
             values[flag] = number_or_text(value) if equals else True
             flag = "" if equals else flag
         elif re.match(r"[A-Za-z_][\w.]*=", word) and (not flag or values[flag] is not True):
-            name_of_value, _, value = word.partition("=")
-            values[name_of_value] = number_or_text(value)
+            setting, _, value = word.partition("=")
+            values[setting] = number_or_text(value)
         elif not flag or _PROGRAM_OR_SUBCOMMAND.fullmatch(word):
             values[PROGRAM].append(word)
         elif values[flag] is True:
@@ -85,6 +77,25 @@ def read(text: str, name: str) -> dict[str, Any]:
         else:
             values[flag] = [values[flag], number_or_text(word)]
     return values
+
+
+def _words(text: str, name: str) -> list[str]:
+    """The words of a script with its own variables put in, and `_END_OF_LINE` between lines.
+
+    Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets.
+    """
+    variables = dict(re.findall(r"^\s*(?:export\s+)?(\w+)=[\"']?([\w.-]*)[\"']?\s*$", text, re.M))
+    joined = re.sub(r"\\\s*\n", " ", text)
+    joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
+    joined = re.sub(r"\$\{?(\w+)\}?", lambda match: variables.get(match[1], match[0]), joined)
+    joined = re.sub(r"^\s*\w+=\(", " ", joined, flags=re.M)
+    joined = re.sub(r"\)\s*$", " ", joined, flags=re.M)
+    joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
+    try:
+        words = shlex.split(joined, comments=True)
+    except ValueError as error:
+        raise BadFile(f"{name} is no script of a shell: {error}.") from None
+    return [word for word in words if "[@]" not in word]
 
 
 def number_or_text(word: str) -> int | float | str | bool:

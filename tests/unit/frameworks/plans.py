@@ -77,6 +77,4 @@ def serving(name: str, *, disaggregate: bool = False) -> sw.ServingPlan:
     if disaggregate:
         job = sw.Serve(prompt=3072, output=1024, weights=dtype, kv=dtype, compute=dtype)
     fixed = {**sizes, **settings}
-    return sw.plan(
-        sw.model(model), sw.hardware(machine), job, fixed, disaggregate=disaggregate
-    )
+    return sw.plan(sw.model(model), sw.hardware(machine), job, fixed, disaggregate=disaggregate)

@@ -29,7 +29,7 @@ REFUSED = {
 
 def body(text: str) -> str:
     """A file without the comment that names model and machine."""
-    return re.sub(r'^.*shardwise: .*$', "", text, flags=re.M)
+    return re.sub(r"^.*shardwise: .*$", "", text, flags=re.M)
 
 
 def file_name(framework: str) -> str:
