@@ -41,7 +41,9 @@ TRAINING: dict[str, tuple[str, str, int, int, Settings]] = {
         "mixtral-8x7b", "h100:64", 256, 4096,
         {"fsdp": 8, "expert": 2, "tensor": 4, "expert_tensor": 1},
     ),
-    "sharded-experts": ("mixtral-8x7b", "h100:64", 256, 4096, {"fsdp": 8, "expert": 4, "tensor": 2}),
+    "sharded-experts": (
+        "mixtral-8x7b", "h100:64", 256, 4096, {"fsdp": 8, "expert": 4, "tensor": 2},
+    ),
     "slices": ("llama3-8b", "v5p:4x4x4*2", 256, 4096, {"data": 2, "fsdp": 16, "tensor": 4}),
 }  # fmt: skip
 

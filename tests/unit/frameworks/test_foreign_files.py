@@ -60,7 +60,8 @@ remat_policy: full
 """
 DEEPSPEED = """\
 {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4,
- "gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 3}, "fp16": {"enabled": "auto"}}
+ "gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 3},
+ "fp16": {"enabled": "auto"}}
 """
 VLLM = "VLLM_USE_V1=1 vllm serve Qwen/Qwen3-30B-A3B -tp 2 -dp 4 --enable-expert-parallel \\\n"
 VLLM += "  --max-model-len 32768 --max-num-seqs 64 --kv-cache-dtype fp8\n"
