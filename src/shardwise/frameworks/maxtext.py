@@ -126,50 +126,65 @@ def _pipeline(run: TrainingRun) -> Settings:
 
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a file."""
-    sizes = {role: _axis(settings, axis) for role, axis in _AXES.items()}
-    open_roles = [role for role, size in sizes.items() if size is None]
-    if len(open_roles) > 1:
-        raise BadFile(f"maxtext: {' and '.join(open_roles)} are both -1. Give all sizes but one.")
-    fill = open_roles[0] if open_roles else None
-    known = {role: size for role, size in sizes.items() if size is not None}
-    n_chips = None if fill else math.prod(known.values())
-    pipe = known.get("pipe", 1)
+    sizes, fill = _sizes(settings)
+    n_chips = None if fill else math.prod(sizes.values())
+    pipe = sizes.get("pipe", 1)
     repeats = settings.get("num_pipeline_repeats", 1)
     interleaved = pipe > 1 and isinstance(repeats, int) and repeats > 1
     accumulated = settings.get("gradient_accumulation_steps", 1)
+    microbatches = settings.get("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
     batch = None
     if n_chips:
         batch = round(settings.get("per_device_batch_size", 12.0) * n_chips * accumulated)
-    microbatches = settings.get("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
-    weights = settings.get("weight_dtype", "float32")
-    sharded = settings.get("shard_optimizer_over_data")
-    remat = {word: policy for policy, word in reversed(_REMAT.items())}
-    remat["minimal_with_context"] = "dots"
-    models = {word: name for name, word in MODELS.items()}
     return TrainingLaunch(
-        sizes=known,
+        sizes=sizes,
         fill=fill,
         n_chips=n_chips,
         batch=batch,
         seq=settings.get("max_target_length", 2048),
         n_microbatches=microbatches if microbatches > 0 else None,
-        zero=3 if fill == "fsdp" or known.get("fsdp", 1) > 1 else 2 if sharded else None,
+        zero=_zero(settings, sizes, fill),
         schedule="interleaved" if interleaved else "gpipe",
         virtual=repeats if interleaved else None,
-        remat=remat.get(str(settings.get("remat_policy", "full"))),
-        context_kind={v: k for k, v in _CONTEXT.items()}.get(
-            str(settings.get("context_parallel_strategy", "all_gather"))
-        ),
         compute="fp8" if settings.get("quantization") == "fp8" else "bf16",
-        precision="bf16" if weights == "bfloat16" else "fp32",
+        precision="bf16" if settings.get("weight_dtype") == "bfloat16" else "fp32",
         optimizer=settings.get("opt_type", "adamw"),
-        model=models.get(str(settings.get("model_name"))),
-        ignored=tuple(
-            key
-            for key, value in settings.items()
-            if key.endswith("_parallelism") and not _is_axis(key) and value != 1
-        ),
+        **_words(settings),
     )
+
+
+def _sizes(settings: Settings) -> tuple[dict[str, int], str | None]:
+    """The sizes that a file gives, and the role that it leaves to the number of chips."""
+    sizes = {role: _axis(settings, axis) for role, axis in _AXES.items()}
+    open_roles = [role for role, size in sizes.items() if size is None]
+    if len(open_roles) > 1:
+        raise BadFile(f"maxtext: {' and '.join(open_roles)} are both -1. Give all sizes but one.")
+    known = {role: size for role, size in sizes.items() if size is not None}
+    return known, open_roles[0] if open_roles else None
+
+
+def _zero(settings: Settings, sizes: dict[str, int], fill: str | None) -> int | None:
+    if fill == "fsdp" or sizes.get("fsdp", 1) > 1:
+        return 3
+    return 2 if settings.get("shard_optimizer_over_data") else None
+
+
+def _words(settings: Settings) -> dict[str, Any]:
+    """Fields of a launch that MaxText has other words for."""
+    remat = {word: policy for policy, word in _REMAT.items()} | {"minimal_with_context": "dots"}
+    context = {word: kind for kind, word in _CONTEXT.items()}
+    models = {word: name for name, word in MODELS.items()}
+    ignored = [
+        key
+        for key, value in settings.items()
+        if key.endswith("_parallelism") and not _is_axis(key) and value != 1
+    ]
+    return {
+        "remat": remat.get(str(settings.get("remat_policy", "full"))),
+        "context_kind": context.get(str(settings.get("context_parallel_strategy", "all_gather"))),
+        "model": models.get(str(settings.get("model_name"))),
+        "ignored": tuple(ignored),
+    }
 
 
 def _axis(settings: Settings, axis: str) -> int | None:

@@ -210,7 +210,9 @@ class _Reader:
             return self._flow_items(text[1:], "]", line, depth)
         if text[:1] == "{":
             return self._flow_items(text[1:], "}", line, depth)
-        match = re.match(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|[^,\[\]{}:]+(?::(?!\s)[^,\[\]{}:]+)*', text)
+        match = re.match(
+            r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|[^,\[\]{}:]+(?::(?!\s)[^,\[\]{}:]+)*', text
+        )
         if not match:
             raise self._error(line, "has brackets that do not match")
         return _plain(match[0].strip()), text[match.end() :]

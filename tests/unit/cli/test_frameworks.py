@@ -78,8 +78,14 @@ def test_an_engine_is_a_plan_again(engine: str, tmp_path: Path) -> None:
         (["import", "ds.json", "llama3-8b", "h100:8"], "does not say the batch and sequence len"),
         (["import", "ds.json", "llama3-8b", "h100:8", "x"], "3 words follow the file"),
         (["import", "ds.json", "llama3-8b", "h100:8", "--dtype", "fp8"], "--dtype is for serving"),
-        (["import", "mt.yml", "llama3-8b", "h100:8"], "the file is for 4 chips, h100:8 has 8. Name a machine of 4"),
-        (["import", "mt.yml", "h100:8", "--from", "vllm"], "neither model nor machine. Add MODEL and"),
+        (
+            ["import", "mt.yml", "llama3-8b", "h100:8"],
+            "the file is for 4 chips, h100:8 has 8. Name a machine of 4",
+        ),
+        (
+            ["import", "mt.yml", "h100:8", "--from", "vllm"],
+            "neither model nor machine. Add MODEL and",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused(
