@@ -72,14 +72,14 @@ def _check(run: TrainingRun) -> None:
             "deepspeed",
             f'pipeline schedule "{layout.schedule}"',
             "its PipelineModule has 1F1B",
-            "--fix schedule=1f1b",
+            "--fix schedule=1f1b,zero=1,fsdp=1,context=1",
         )
     if layout.is_pipelined and layout.zero > 1:
         raise refuse(
             "deepspeed",
             f"ZeRO-{layout.zero} with pipe {mesh.pipe}",
             "its pipeline runs with ZeRO-1 at most",
-            "--fix zero=1,fsdp=1",
+            "--fix zero=1,fsdp=1,context=1",
         )
     if mesh.context > 1 and layout.context_kind != "ulysses":
         raise refuse(

@@ -216,6 +216,11 @@ def detect(settings: Settings, file: str) -> Framework:
     Raises:
         BadFile: the file has options of none, or equally many of two.
     """
+    if str(settings.get("schema")).startswith("shardwise."):
+        raise BadFile(
+            f"{file} is a document of shardwise, no launch configuration. A plan is written as one "
+            f"by shardwise export {file} --to NAME."
+        )
     scores = {name: framework.knows(settings) for name, framework in FRAMEWORKS.items()}
     best = max(scores.values())
     likely = [name for name, score in scores.items() if score == best]

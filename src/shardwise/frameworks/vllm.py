@@ -44,6 +44,11 @@ def write(engine: Engine) -> Written:
         settings["kv-transfer-config"] = (
             f'{{"kv_connector": "NixlConnector", "kv_role": "{_ROLES[engine.part]}"}}'
         )
+    if engine.layout.n_chips > engine.nodes.chips:
+        notes.append(
+            f"an engine of {engine.layout.n_chips} GPUs spans nodes of {engine.nodes.chips}: add "
+            "data-parallel-address and data-parallel-size-local, or nnodes and node-rank."
+        )
     return Written(
         settings=settings,
         notes=[*notes, *engine_layout.notes_of(engine)],

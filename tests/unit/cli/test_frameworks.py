@@ -76,7 +76,10 @@ def test_an_engine_is_a_plan_again(engine: str, tmp_path: Path) -> None:
         (["import", "no.yaml"], "no.yaml: No such file or directory."),
         (["import", "ds.json"], "the file names neither model nor machine. Add MODEL and HARDWARE"),
         (["import", "ds.json", "llama3-8b", "h100:8"], "does not say the batch and sequence len"),
-        (["import", "ds.json", "llama3-8b", "h100:8", "x"], "3 words follow the file"),
+        (
+            ["import", "ds.json", "llama3-8b", "h100:8", "x"],
+            '"x" is too much: only MODEL and HARDWARE',
+        ),
         (["import", "ds.json", "llama3-8b", "h100:8", "--dtype", "fp8"], "--dtype is for serving"),
         (
             ["import", "mt.yml", "llama3-8b", "h100:8"],

@@ -136,6 +136,7 @@ def test_batch_words_and_names_are_read() -> None:
         ("{", "a.json", "a.json is no JSON"),
         ("[x", "a.toml", "a.toml is no TOML"),
         ("a 'b\n", "a.sh", "a.sh is no script of a shell: No closing quotation"),
+        ('{"schema": "shardwise.plan/2"}', "p.json", "shardwise export p.json --to NAME"),
         ("size: 3\n", "a.yaml", "options of no framework that is read .its first: size"),
         (
             "ici_fsdp_parallelism: 0\nici_data_parallelism: 2\n",

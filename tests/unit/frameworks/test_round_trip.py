@@ -7,6 +7,7 @@ import re
 import pytest
 
 import shardwise as sw
+from shardwise.cli.inputs import parse_fixed
 from shardwise.errors import BadInput
 from shardwise.frameworks import registry
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
@@ -148,3 +149,24 @@ def test_an_engine_that_no_framework_has_is_refused(problem: str) -> None:
     for framework in SERVE:
         with pytest.raises(BadInput, match=f'"{value}"'):
             registry.export(plan, framework)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [(framework, name) for framework in TRAIN for name in sorted(REFUSED.get(framework, ()))],
+)
+def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None:
+    plan = plans.training(name)
+    with pytest.raises(BadInput) as refusal:
+        registry.export(plan, framework)
+    option = re.search(r"--fix ([\w=,-]+\w)", str(refusal.value))
+    assert option
+    fixed = parse_fixed(option[1])
+    model, machine, batch, seq, settings = plans.TRAINING[name]
+    if "schedule" in fixed:
+        fixed["pipe"] = settings["pipe"]
+    if "context_kind" in fixed:
+        fixed["context"] = settings["context"]
+    job = sw.Train(batch=batch, seq=seq, remat="full")
+    nearest = sw.plan(sw.model(model), sw.hardware(machine), job, fixed, any_layout=True)
+    assert registry.export(nearest, framework).text

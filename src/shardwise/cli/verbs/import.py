@@ -53,7 +53,8 @@ def run(
     inputs = Inputs()
     path, *names = words
     if len(names) > 2:
-        inputs.refuse(f"{len(names)} words follow the file; they are MODEL and HARDWARE.")
+        surplus = " ".join(names[2:])
+        inputs.refuse(f'"{surplus}" is too much: only MODEL and HARDWARE follow the file.')
     if origin:
         inputs.read(registry.find, origin)
     inputs.optional(parse_output_file, file)
