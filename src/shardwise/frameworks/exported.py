@@ -112,6 +112,7 @@ class Framework:
         write: a plan -> the settings of a file.
         read: the settings of a file -> what they say.
         knows: how many of the settings are options of this framework and of few others.
+        tpus: whether it runs on TPUs too, not on GPUs alone.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Framework:
     write: Callable[[Any], Written]
     read: Callable[[Settings], Launch]
     knows: Callable[[Settings], int]
+    tpus: bool = False
 
 
 def refuse(framework: str, asked: str, has: str, nearest: str) -> BadInput:

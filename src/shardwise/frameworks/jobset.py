@@ -118,4 +118,5 @@ FRAMEWORK = Framework(
     write=write,
     read=read,
     knows=knows,
+    tpus=True,
 )

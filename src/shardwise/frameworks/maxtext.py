@@ -222,4 +222,5 @@ FRAMEWORK = Framework(
     write=write,
     read=read,
     knows=knows,
+    tpus=True,
 )

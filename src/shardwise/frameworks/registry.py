@@ -27,6 +27,7 @@ from shardwise.frameworks import (
 )
 from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
 from shardwise.frameworks.launch import Launch
+from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 
@@ -114,6 +115,13 @@ def export(plan: AnyPlan, name: str, part: str | None = None) -> Export:
         raise BadInput(f"--part {part} is for a disaggregated serving plan; this one trains.")
     else:
         written = framework.write(training_run(plan))
+    if not framework.tpus and system_of(plan.hardware).chip.ici:
+        others = [other for other in names(work) if FRAMEWORKS[other].tpus]
+        raise BadInput(
+            f"{framework.title} runs on GPUs, and the plan is for {plan.hardware.name}. Nearest: "
+            f"plan again for GPUs, as h100:{plan.hardware.n_chips}, or export to "
+            f"{', '.join(others)}."
+        )
     return Export(
         framework=name,
         as_of=framework.as_of,

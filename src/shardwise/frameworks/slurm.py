@@ -61,4 +61,5 @@ FRAMEWORK = Framework(
     write=write,
     read=read,
     knows=knows,
+    tpus=True,
 )

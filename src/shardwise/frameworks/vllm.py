@@ -120,4 +120,5 @@ FRAMEWORK = Framework(
     write=write,
     read=read,
     knows=knows,
+    tpus=True,
 )

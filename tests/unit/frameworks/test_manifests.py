@@ -32,7 +32,7 @@ def test_kubernetes_takes_the_jobs_of_a_jobset(name: str) -> None:
 def test_pyyaml_reads_what_was_written(framework: str) -> None:
     yaml: Any = importlib.import_module("yaml")
     if framework in registry.names("train"):
-        plan: Any = plans.training("slices")
+        plan: Any = plans.training("experts")
         settings = registry.find(framework).write(training_run(plan)).settings
     else:
         plan = plans.serving("both")
