@@ -24,6 +24,8 @@ VERBS = {
     "fit": "the smallest machine that holds a model, and what is left on it",
     "explain": "what binds a plan, its runner-up, what would change it, and the way that led to it",
     "sweep": "the best plan for every combination of options, as a table",
+    "export": "a plan as the launch configuration of MaxText, Megatron, vLLM and others",
+    "import": "a plan of what already runs, from such a configuration",
     "check": "XLA's own compiler on a plan: memory, FLOPs, collectives, time; no TPU is needed",
     "hlo": "an operation of a compiled program explained: layout, mesh axes, einsum, time",
     "train": "a plan run in JAX on the devices that are there, planned beside measured step time",

@@ -24,6 +24,8 @@ GOOD = {
     "explain --serve": "llama3.2-1b v5e:2x2 --serve --context 512 --batch 4",
     "sweep": "llama3.2-1b v5e:2x2 --train --batch 8x512",
     "sweep --serve": "llama3.2-1b v5e:2x2 --serve --context 512 --batch 4",
+    "export": "none.json --to maxtext",
+    "import": "none.yaml llama3.2-1b v5e:2x2",
     "check": "none.json",
     "hlo": "none.txt fusion.3 --mesh data=4 --on v5e",
     "train": "none.json --data none",

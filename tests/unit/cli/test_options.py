@@ -20,18 +20,18 @@ from tests.golden.terminal import run
 TABLE = Path(__file__).parent / "options.txt"
 
 # Names that mean different things in different verbs, and how many: `--fix` of `check` is a flag,
-# `--rate` of `train` is the learning rate, a batch of training has a length.
+# `--rate` of `train` is the learning rate, a batch of training has a length; `import` takes both.
 HOMONYMS = {
     "--all": 2,
-    "--batch": 2,
+    "--batch": 3,
     "--capacity": 2,
     "--chat": 2,
-    "--context": 3,
+    "--context": 4,
     "--data": 3,
     "--draft": 2,
     "--dtype": 5,
     "--fix": 2,
-    "--from": 2,
+    "--from": 3,
     "--kv": 2,
     "--kv-dtype": 2,
     "--max": 3,

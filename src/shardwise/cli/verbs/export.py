@@ -1,0 +1,59 @@
+"""`shardwise export PLAN.json --to maxtext`: a plan as the launch configuration of a framework."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.failure import note
+from shardwise.cli.inputs import Inputs, load_plan, parse_output_file
+from shardwise.cli.options import argument, output
+from shardwise.errors import BadFile, BadInput
+from shardwise.frameworks import registry
+
+
+def run(
+    plan: Annotated[str, argument("PLAN.json", "a saved plan")],
+    to: Annotated[str, output("--to NAME", f"the framework: {', '.join(registry.names())}")] = "",
+    part: Annotated[
+        str,
+        output("--part WORD", "engines of a disaggregated plan: prefill or decode"),
+    ] = "",
+    file: options.OutputFile = "",
+    json: options.Json = False,
+) -> Answer:
+    """A plan as the launch configuration of a training framework, a serving engine or a cluster.
+    What the file cannot say is a comment in it, and a note here. shardwise import reads such files
+    back."""
+    inputs = Inputs()
+    if not to:
+        inputs.refuse(f"no framework is named. Add --to NAME, of {', '.join(registry.names())}.")
+    else:
+        inputs.read(registry.find, to)
+    if part not in ("", "prefill", "decode"):
+        inputs.refuse(f'--part "{part}" is neither prefill nor decode.')
+    loaded = inputs.read(load_plan, plan)
+    inputs.optional(parse_output_file, file)
+    inputs.done()
+    export = registry.export(loaded, to, part or None)
+    for text in export.notes:
+        note(f"not in the file: {text}")
+    if not file:
+        return Answer(document=lambda: export, blocks=(), raw=export.text, as_json=json)
+    _save(export.text, file)
+    lines = [f"{file} is for {registry.find(to).title} ({export.as_of})."]
+    if export.command:
+        lines.append(f"use     {export.command.replace('FILE', file)}")
+    lines.append(f"back    shardwise import {file} --from {to} -o plan.json")
+    return Answer(document=lambda: export, blocks=lines, as_json=json)
+
+
+def _save(text: str, file: str) -> None:
+    try:
+        with open(file, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise BadFile(f"{file}: {error.strerror}. Nothing was saved.") from None
+    except UnicodeError as error:
+        raise BadInput(f"{file}: {error}.") from None

@@ -1,0 +1,153 @@
+"""`shardwise import FILE [MODEL] [HARDWARE]`: a plan of what a launch configuration runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import shardwise as sw
+from shardwise import units
+from shardwise.cli import options
+from shardwise.cli.answer import Answer
+from shardwise.cli.failure import note
+from shardwise.cli.inputs import Inputs, parse_output_file
+from shardwise.cli.machines import parse_machine
+from shardwise.cli.options import argument, workload
+from shardwise.cli.progress import progress
+from shardwise.errors import BadFile, BadInput, NoPlan
+from shardwise.frameworks import registry
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.schema.training import Plan
+from shardwise.report.document import document, save
+from shardwise.workload import parse_batch
+
+LARGEST_FILE = 4 << 20  # bytes; launch configurations have some kB
+
+
+def run(
+    words: Annotated[
+        list[str],
+        argument("FILE [MODEL] [HARDWARE]", "a launch configuration; what it does not name"),
+    ],
+    origin: Annotated[
+        str,
+        workload(
+            "--from NAME",
+            f"its framework: {', '.join(registry.names())}  [default: by its options]",
+        ),
+    ] = "",
+    batch: Annotated[
+        str, workload("--batch NxT|N", "in place of the file's: 1024x4096; of serving: 64")
+    ] = "",
+    context: Annotated[
+        str, workload("--context N", "tokens of a sequence of serving, in place of the file's")
+    ] = "",
+    dtype: options.WeightDtype = "",
+    file: options.OutputFile = "",
+    verbose: options.Verbose = False,
+    json: options.Json = False,
+) -> Answer:
+    """A plan of what a launch configuration runs: its mesh, batch and options are kept, what it
+    leaves open is searched. explain, check and plan then say what would be better."""
+    inputs = Inputs()
+    path, *names = words
+    if len(names) > 2:
+        surplus = " ".join(names[2:])
+        inputs.refuse(f'"{surplus}" is too much: only MODEL and HARDWARE follow the file.')
+    if origin:
+        inputs.read(registry.find, origin)
+    inputs.optional(parse_output_file, file)
+    inputs.done()
+    content = registry.read(_text(path), path, origin or None)
+    launch = content.launch
+    model, hardware = _names(launch.model, launch.hardware, names)
+    config = inputs.read(sw.model, model)
+    if isinstance(launch, TrainingLaunch):
+        system = inputs.read(sw.hardware, hardware)
+        sizes = inputs.optional(parse_batch, batch)
+        if context:
+            inputs.refuse("--context is for serving; --batch has the length of a sequence.")
+        if dtype:
+            inputs.refuse("--dtype is for serving: the weights of an engine.")
+    else:
+        machine = inputs.read(parse_machine, hardware)
+        sequences = inputs.optional(units.parse_whole, batch, "--batch")
+        length = inputs.optional(units.parse_length, context, "--context")
+        inputs.optional(units.bytes_per_element, dtype)
+    inputs.done()
+    for key in launch.ignored:
+        note(f"{path}: {key} is not read; plans have no word for it.")
+    from shardwise.frameworks import replan
+
+    with progress(f"planning the layout of {path} on {hardware}", quiet=json):
+        plan: Plan | ServingPlan
+        if isinstance(launch, ServingLaunch):
+            plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
+        elif isinstance(launch, TrainingLaunch):
+            plan = replan.training_plan(launch, config, system, sizes)
+        else:
+            raise BadFile(f"{path} says no layout.")
+    return _answer(plan, content.framework.title, file, verbose=verbose, as_json=json)
+
+
+def _answer(
+    plan: Plan | ServingPlan, title: str, file: str, *, verbose: bool, as_json: bool
+) -> Answer:
+    if file:
+        save(plan, file)
+    if isinstance(plan, ServingPlan):
+        from shardwise.report.serving import plan as serving_report
+
+        blocks = serving_report.blocks(plan, verbose=verbose, saved=file)
+    else:
+        from shardwise.report.training import plan as training_report
+
+        blocks = training_report.blocks(plan, verbose=verbose, saved=file)
+    return Answer(
+        document=lambda: document(plan),
+        blocks=[f"As {title} is told to run it:", *blocks],
+        as_json=as_json,
+        exit_code=0 if plan.memory.left >= 0 else NoPlan.exit_code,
+    )
+
+
+def _names(model: str | None, hardware: str | None, words: list[str]) -> tuple[str, str]:
+    """The model and the machine: words of the command line before names of the file.
+
+    A single word is what the file does not name; if it names both, the machine.
+
+    Raises:
+        BadInput: one of them is named nowhere.
+    """
+    if len(words) == 2:
+        return words[0], words[1]
+    if len(words) == 1 and model is None and hardware is not None:
+        return words[0], hardware
+    if len(words) == 1 and model is not None:
+        return model, words[0]
+    if model is None or hardware is None:
+        named = model or hardware
+        missing = [
+            word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None
+        ]
+        raise BadInput(
+            f"the file names {'only ' + named if named else 'neither model nor machine'}. Add "
+            f"{' and '.join(missing)}: shardwise import FILE MODEL HARDWARE."
+        )
+    return model, hardware
+
+
+def _text(path: str) -> str:
+    try:
+        if path == "-":
+            return sys.stdin.read(LARGEST_FILE)
+        with open(path, encoding="utf-8") as stream:
+            text = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror}.") from None
+    except UnicodeError:
+        raise BadFile(f"{path} is no text in UTF-8.") from None
+    if len(text) > LARGEST_FILE:
+        raise BadFile(f"{path} has more than {LARGEST_FILE:,} characters: no launch configuration.")
+    return text

@@ -1,0 +1,176 @@
+"""DeepSpeed: the JSON configuration of `deepspeed.initialize`.
+
+The data-parallel ranks follow from the batch: `train_batch_size` = micro batch x accumulation x
+ranks. https://www.deepspeed.ai/docs/config-json
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.exported import (
+    Framework,
+    Settings,
+    TrainingRun,
+    Written,
+    nested,
+    refuse,
+    setting,
+)
+from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.frameworks.megatron_layout import unsaid
+
+_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
+
+
+def write(run: TrainingRun) -> Written:
+    """The configuration of a plan."""
+    layout, mesh, job = run.layout, run.layout.mesh, run.job
+    _check(run)
+    notes = unsaid(run)
+    values: dict[str, Any] = {
+        "train_batch_size": job.batch,
+        "train_micro_batch_size_per_gpu": layout.micro_batch,
+        "gradient_accumulation_steps": layout.n_microbatches,
+        "zero_optimization.stage": layout.zero,
+        "zero_optimization.overlap_comm": True,
+        "bf16.enabled": job.compute != "fp32",
+        "gradient_clipping": 1.0,
+    }
+    if layout.zero == 3 and mesh.data > 1:
+        values["zero_optimization.zero_hpz_partition_size"] = mesh.fsdp * mesh.expert
+    if mesh.tensor > 1:
+        values["tensor_parallel.autotp_size"] = mesh.tensor
+    if mesh.context > 1:
+        values["sequence_parallel_size"] = mesh.context
+    if mesh.expert > 1:
+        values["expert_parallel.enabled"] = True
+        values["expert_parallel.autoep_size"] = mesh.expert
+    if mesh.pipe > 1:
+        values["pipeline.stages"] = mesh.pipe
+        notes.append(f"PipelineModule(num_stages={mesh.pipe}) of your code makes the pipeline.")
+    if job.optimizer in _OPTIMIZERS:
+        values["optimizer.type"] = _OPTIMIZERS[job.optimizer]
+    if layout.policy != "none":
+        values["activation_checkpointing.partition_activations"] = False
+        notes.append(f"remat {layout.policy}: checkpointing is called by your model's code.")
+    if "optimizer" in layout.offload:
+        values["zero_optimization.offload_optimizer.device"] = "cpu"
+    notes.append(f"sequence length {job.seq:,}: of your data loader.")
+    notes.append(
+        f"launch on {run.nodes.count:,} nodes of {run.nodes.chips} GPUs: deepspeed "
+        f"--num_nodes {run.nodes.count} --num_gpus {run.nodes.chips} train.py."
+    )
+    return Written(settings=nested(values), notes=notes)
+
+
+def _check(run: TrainingRun) -> None:
+    layout, mesh = run.layout, run.layout.mesh
+    if layout.is_pipelined and layout.schedule != "1f1b":
+        raise refuse(
+            "deepspeed",
+            f'pipeline schedule "{layout.schedule}"',
+            "its PipelineModule has 1F1B",
+            "--fix schedule=1f1b,zero=1,fsdp=1,context=1",
+        )
+    if layout.is_pipelined and layout.zero > 1:
+        raise refuse(
+            "deepspeed",
+            f"ZeRO-{layout.zero} with pipe {mesh.pipe}",
+            "its pipeline runs with ZeRO-1 at most",
+            "--fix zero=1,fsdp=1,context=1",
+        )
+    if mesh.context > 1 and layout.context_kind != "ulysses":
+        raise refuse(
+            "deepspeed",
+            f"context {mesh.context} by {layout.context_kind}",
+            "its sequence parallelism is Ulysses",
+            "--fix context_kind=ulysses --any-layout",
+        )
+    if mesh.expert > 1 and mesh.tensor > 1:
+        raise refuse(
+            "deepspeed",
+            f"expert {mesh.expert} with tensor {mesh.tensor}",
+            "its automatic expert parallelism shares experts among data ranks only",
+            "--fix tensor=1",
+        )
+
+
+def read(settings: Settings) -> TrainingLaunch:
+    """The layout of a configuration."""
+    tensor = setting(settings, "tensor_parallel.autotp_size", 1) or 1
+    expert = setting(settings, "expert_parallel.autoep_size", 1)
+    stage = setting(settings, "zero_optimization.stage", 0)
+    stages = setting(settings, "pipeline.stages", 1)
+    sizes = {
+        "tensor": tensor,
+        "context": setting(settings, "sequence_parallel_size", 1),
+        "expert": expert,
+        "pipe": stages if isinstance(stages, int) else 1,
+    }
+    batch, micro, steps = (
+        _number(settings, key)
+        for key in (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+        )
+    )
+    role = "fsdp" if stage == 3 else "data"
+    fill: str | None = role
+    n_chips = None
+    shard = setting(settings, "zero_optimization.zero_hpz_partition_size", 1)
+    if batch and micro and steps:
+        if batch % (micro * steps * expert):
+            raise BadFile(
+                f"deepspeed: train_batch_size {batch:,} is no multiple of micro batch {micro} x "
+                f"accumulation {steps} x expert {expert}."
+            )
+        ranks = batch // (micro * steps * expert)
+        sizes[role] = ranks
+        fill = None
+        if stage == 3 and shard > 1:
+            sizes["fsdp"] = max(1, shard // expert)
+            sizes["data"] = ranks // sizes["fsdp"]
+        n_chips = 1
+        for size in sizes.values():
+            n_chips *= size
+    names = {word: name for name, word in _OPTIMIZERS.items()}
+    return TrainingLaunch(
+        sizes=sizes,
+        fill=fill,
+        n_chips=n_chips,
+        batch=batch,
+        micro_batch=micro,
+        n_microbatches=steps,
+        zero=stage,
+        schedule="1f1b",
+        context_kind="ulysses",
+        precision="fp32-master",
+        optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
+    )
+
+
+def _number(settings: Settings, key: str) -> int | None:
+    """A size of the batch; None if it is left out or "auto"."""
+    value = settings.get(key)
+    return value if isinstance(value, int) else None
+
+
+def knows(settings: Settings) -> int:
+    """How many keys are DeepSpeed's."""
+    keys = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16")
+    return 2 * sum(key in settings for key in keys)
+
+
+FRAMEWORK = Framework(
+    name="deepspeed",
+    title="DeepSpeed",
+    work="train",
+    suffix=".json",
+    as_of="0.19.8, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+)

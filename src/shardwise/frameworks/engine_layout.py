@@ -1,0 +1,182 @@
+"""Layouts of serving engines, checked for what the open engines have, and their dtypes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.exported import Engine, Settings, refuse
+from shardwise.models import presets
+
+MAX_TOKENS = 8192  # of a pass with chunked prefill, as in `simulate.limits` and in vLLM
+
+# Name of a quantization in vLLM, SGLang or TensorRT-LLM -> dtype of the weights.
+_QUANTIZED = {
+    "fp8": "fp8", "modelopt": "fp8", "modelopt_fp8": "fp8", "w8a8_fp8": "fp8", "fbgemm_fp8": "fp8",
+    "w8a8_int8": "int8", "awq": "int4", "gptq": "int4", "awq_marlin": "int4",
+    "gptq_marlin": "int4", "mxfp4": "mxfp4",
+}  # fmt: skip
+
+
+def check(engine: Engine, framework: str, *, sequence_split: bool, context: bool) -> None:
+    """Refuse a layout that the engine of a framework does not have.
+
+    Args:
+        sequence_split: whether it shards the tokens of a KV cache over tensor ranks.
+        context: whether it shards the tokens of a prompt.
+
+    Raises:
+        BadInput: the layout is not among those of the framework.
+    """
+    layout = engine.layout
+    if layout.weights != "stationary":
+        raise refuse(
+            framework,
+            f'weights "{layout.weights}"',
+            "its weights are sharded over tensor only",
+            "--fix weights=stationary,fsdp=1",
+        )
+    if layout.kv == "batch" or (layout.kv == "sequence" and not sequence_split):
+        raise refuse(
+            framework,
+            f'a KV cache split by "{layout.kv}"',
+            "it copies KV heads that tensor ranks share",
+            "--fix kv=copied",
+        )
+    if layout.mesh["context"] > 1 and not context:
+        raise refuse(
+            framework,
+            f"context {layout.mesh['context']}",
+            "it does not shard the tokens of a prompt",
+            "--fix context=1",
+        )
+
+
+def whole_experts(engine: Engine, framework: str, tensor: int, expert: int) -> bool:
+    """Whether ranks have whole experts; refuses experts sharded over tensor under `expert`."""
+    if not engine.is_moe:
+        return False
+    shards = engine.layout.expert_tensor or tensor
+    if expert > 1 and shards > 1:
+        raise refuse(
+            framework,
+            f"expert {expert} with experts sharded over tensor {shards}",
+            "under expert parallelism a rank has whole experts",
+            "--fix expert_tensor=1",
+        )
+    return expert * (tensor // shards) > 1
+
+
+def repository(engine: Engine) -> str:
+    """The hub repository of the model, or its name."""
+    preset = presets.find(engine.plan.model.name)
+    return preset.source if preset else engine.plan.model.name
+
+
+def kv_dtype(engine: Engine, framework: str, names: Mapping[str, str]) -> str:
+    """The framework's name for the dtype of the KV cache.
+
+    Raises:
+        BadInput: it has none.
+    """
+    dtype = engine.plan.strategy.precision["kv"]
+    if dtype not in names:
+        raise refuse(
+            framework,
+            f"a KV cache in {dtype}",
+            f"its caches are in {', '.join(names)}",
+            f"--kv-dtype {'fp8' if 'fp8' in names else 'bf16'}",
+        )
+    return names[dtype]
+
+
+def quantization(engine: Engine) -> tuple[str | None, list[str]]:
+    """The quantization to ask for when the weights are loaded, and a note if there is none."""
+    dtype = engine.plan.strategy.precision["weights"]
+    if dtype in ("bf16", "fp16", "fp32", "mxfp4"):
+        return None, []
+    if dtype == "fp8":
+        return "fp8", []
+    return None, [f"weights in {dtype}: load a checkpoint that is quantized so."]
+
+
+def notes_of(engine: Engine) -> list[str]:
+    """Notes about parts of a deployment that one engine's file cannot say."""
+    notes = []
+    if engine.layout.count > 1:
+        notes.append(
+            f"the plan has {engine.layout.count:,} such engines: start as many, behind a router."
+        )
+    work = engine.plan.workload
+    if work.drafted:
+        notes.append(f"{work.drafted} drafted tokens a pass: the draft model is not named.")
+    if work.rate:
+        notes.append(f"{work.rate:g} requests/s arrive at all engines.")
+    return notes
+
+
+def chunk(engine: Engine) -> int:
+    """Tokens of a pass with chunked prefill: those of the plan's scheduler, or a sequence each."""
+    return max(MAX_TOKENS, engine.batch)
+
+
+def decode_context(engine: Engine) -> int:
+    """Tensor ranks that share the tokens of one KV head: 1 unless the cache is split so."""
+    if engine.layout.kv != "sequence":
+        return 1
+    heads = max(1, engine.plan.model.n_kv_heads)
+    return max(1, engine.layout.mesh["tensor"] // math.gcd(heads, engine.layout.mesh["tensor"]))
+
+
+def weights_dtype(name: Any) -> str | None:
+    """The dtype of weights of a quantization; None for that of the published weights."""
+    return _QUANTIZED.get(str(name).lower())
+
+
+class Values:
+    """Options of a file under any of their spellings: `tp_size`, `tp-size`, `--tp-size`."""
+
+    def __init__(self, settings: Settings, framework: str) -> None:
+        self._framework = framework
+        self._values = {
+            str(key).lstrip("-").replace("-", "_"): value for key, value in settings.items()
+        }
+
+    def get(self, *names: str) -> Any:
+        """The value of the first of `names` that is set, or None."""
+        for name in names:
+            if self._values.get(name) is not None:
+                return self._values[name]
+        return None
+
+    def number(self, *names: str) -> int | None:
+        """A number; None if it is left out or "auto".
+
+        Raises:
+            BadFile: it is no whole number.
+        """
+        value = self.get(*names)
+        if value is None or value == "auto":
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadFile(f"{self._framework}: {names[0]} is {value!r}; it must be a number.")
+        return value
+
+    def size(self, *names: str) -> int:
+        """The size of an axis; 1 if it is left out.
+
+        Raises:
+            BadFile: it is no number from 1.
+        """
+        value = self.number(*names)
+        if value is None:
+            return 1
+        if value < 1:
+            raise BadFile(f"{self._framework}: {names[0]} is {value}; it must be 1 or more.")
+        return value
+
+    def count(self, names: tuple[str, ...]) -> int:
+        """How many of the names are set."""
+        return sum(name in self._values for name in names)

@@ -1,0 +1,240 @@
+"""What is exported: the parts of a plan that launch configurations are made of, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shardwise.errors import BadInput
+from shardwise.frameworks.launch import Launch
+from shardwise.hardware import Switched, System
+from shardwise.plan.machine import errors_at, system_of
+from shardwise.plan.schema.architecture import model_of
+from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
+from shardwise.plan.schema.training import Plan
+from shardwise.strategy.layout import Layout
+from shardwise.workload import Train
+
+Work = Literal["train", "serve"]
+Settings = dict[str, Any]  # of a file, nested as in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """How the chips of a machine are grouped into processes' hosts.
+
+    Args:
+        count: nodes of the machine.
+        chips: chips of one node.
+        slices: TPU slices, joined by a data-center network.
+    """
+
+    count: int
+    chips: int
+    slices: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """A training plan as frameworks see it.
+
+    Args:
+        n_dense_layers: layers without experts at the beginning of the model.
+        latent: whether attention has latent keys and values (MLA).
+    """
+
+    plan: Plan
+    layout: Layout
+    job: Train
+    system: System
+    nodes: Nodes
+    latent: bool
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether the model has experts."""
+        return self.plan.model.n_experts > 0
+
+    @property
+    def expert_tensor(self) -> int:
+        """Tensor shards of one expert."""
+        return self.layout.expert_tensor or self.layout.mesh.tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The engines of a serving plan that do the same part of the work, as frameworks see them.
+
+    Args:
+        layout: of one engine.
+        part: "prefill" or "decode" of a disaggregated plan; None for engines that do both.
+        batch: sequences of an engine.
+    """
+
+    plan: ServingPlan
+    layout: PlannedEngines
+    part: str | None
+    batch: int
+    nodes: Nodes
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether the model has experts."""
+        return self.plan.model.n_experts > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The settings of a file, and what it cannot say.
+
+    Args:
+        notes: sentences about parts of the plan that the framework has no option for.
+        command: how the file is used, as a line of a shell.
+        text: the file itself, where its settings do not make it.
+    """
+
+    settings: Settings
+    notes: Sequence[str] = field(default=())
+    command: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One framework whose launch configurations are written and read.
+
+    Args:
+        name: as on the command line.
+        work: what it runs.
+        suffix: of its files, which says how they are parsed: ".yml", ".json", ".sh", ".toml".
+        as_of: the version whose options are written, and its date.
+        write: a plan -> the settings of a file.
+        read: the settings of a file -> what they say.
+        knows: how many of the settings are options of this framework and of few others.
+        tpus: whether it runs on TPUs too, not on GPUs alone.
+    """
+
+    name: str
+    title: str
+    work: Work
+    suffix: str
+    as_of: str
+    write: Callable[[Any], Written]
+    read: Callable[[Settings], Launch]
+    knows: Callable[[Settings], int]
+    tpus: bool = False
+
+
+def refuse(framework: str, asked: str, has: str, nearest: str) -> BadInput:
+    """The error for a plan that a framework cannot run.
+
+    Args:
+        asked: the part of the plan.
+        has: what the framework has in its place.
+        nearest: the option of `shardwise plan` with which the framework can run the plan.
+    """
+    return BadInput(f"{framework} does not run {asked}: {has}. Nearest: plan again with {nearest}.")
+
+
+def training_run(plan: Plan) -> TrainingRun:
+    """Read a training plan.
+
+    Raises:
+        BadFile: a part of the plan is not valid.
+    """
+    with errors_at("$.hardware"):
+        system = system_of(plan.hardware)
+    with errors_at("$.model.architecture"):
+        model = model_of(plan.model.architecture)
+    with errors_at("$.strategy"):
+        layout = plan.layout
+    return TrainingRun(
+        plan=plan,
+        layout=layout,
+        job=plan.job,
+        system=system,
+        nodes=nodes_of(system),
+        latent=any(attention.mla for attention, _ in model.attentions),
+    )
+
+
+def engine(plan: ServingPlan, part: str | None) -> Engine:
+    """The engines of a plan, of which a disaggregated one has two kinds.
+
+    Args:
+        part: "prefill" or "decode" for a disaggregated plan, else None.
+
+    Raises:
+        BadInput: a part is missing, or the plan has no parts.
+    """
+    strategy = plan.strategy
+    if strategy.prefill is None:
+        if part:
+            raise BadInput(
+                f"--part {part}: the {strategy.servers.count:,} engines of the plan do both "
+                "prefill and decode. Leave --part out."
+            )
+        layout = strategy.servers
+    elif part is None:
+        raise BadInput(
+            f"the plan has {strategy.prefill.count:,} engines for prefill and "
+            f"{strategy.servers.count:,} for decode, and a file is of one kind. Add --part prefill "
+            "or --part decode."
+        )
+    else:
+        layout = strategy.prefill if part == "prefill" else strategy.servers
+    with errors_at("$.hardware"):
+        system = system_of(plan.hardware)
+    batch = plan.estimate.decode.batch
+    if part == "prefill":
+        batch = plan.estimate.prefill.prompts
+    return Engine(plan=plan, layout=layout, part=part, batch=batch, nodes=nodes_of(system))
+
+
+def nodes_of(system: System) -> Nodes:
+    """The nodes of a machine: NVLink domains of at most 8 GPUs, or hosts of TPU slices."""
+    if isinstance(system.topology, Switched):
+        chips = min(system.topology.domain, system.n_chips)
+        return Nodes(count=-(-system.n_chips // chips), chips=chips)
+    hosts = system.n_hosts or 1
+    return Nodes(
+        count=hosts,
+        chips=max(1, system.n_chips // hosts),
+        slices=system.n_chips // system.chips_per_slice,
+    )
+
+
+def setting(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """The value at a path of nested settings: `trainer.strategy.context_parallel_size`."""
+    value: Any = settings
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return default
+        value = value[key]
+    return default if value is None else value
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as path -> value."""
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            values |= flat(value, f"{prefix}{key}.")
+        else:
+            values[f"{prefix}{key}"] = value
+    return values
+
+
+def nested(values: Mapping[str, Any]) -> Settings:
+    """Path -> value as nested settings, without values that are None."""
+    settings: Settings = {}
+    for path, value in values.items():
+        if value is None:
+            continue
+        *keys, last = path.split(".")
+        branch = settings
+        for key in keys:
+            branch = branch.setdefault(key, {})
+        branch[last] = value
+    return settings

@@ -1,0 +1,135 @@
+"""What a launch configuration says: the layout and the sizes of a training run, or of an engine.
+
+Every framework's file is read to one of these values; None stands for what the file does not say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardwise.errors import BadShape
+from shardwise.strategy.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Fields of both kinds of launches.
+
+    Args:
+        sizes: mesh role -> size, for the roles that the file gives; the others have size 1.
+        fill: mesh role of the chips that the sizes leave over, if the file does not count chips.
+        n_chips: chips of the run, if the file says so.
+        model, hardware: names as on the command line.
+        ignored: keys of the file that may matter, and that a plan has no word for.
+    """
+
+    sizes: Mapping[str, int]
+    fill: str | None = None
+    n_chips: int | None = None
+    model: str | None = None
+    hardware: str | None = None
+    ignored: tuple[str, ...] = ()
+
+    def mesh(self, n_chips: int) -> Mesh:
+        """The mesh on a machine.
+
+        Raises:
+            BadShape: the sizes do not fit the chips.
+        """
+        sizes = {role: size for role, size in self.sizes.items() if role != self.fill}
+        n = math.prod(sizes.values())
+        text = " x ".join(f"{role} {size}" for role, size in sizes.items() if size > 1)
+        if self.fill:
+            if n_chips % n:
+                raise BadShape(
+                    f"the file's {text} = {n:,} chips do not divide the {n_chips:,} chips of the "
+                    f"machine. Nearest: {max(n, n_chips - n_chips % n):,}."
+                )
+            sizes[self.fill] = n_chips // n
+        elif n != n_chips:
+            raise BadShape(
+                f"the file's {text or 'one chip'} = {n:,} chips, the machine has {n_chips:,}. "
+                f"Name a machine of {n:,} chips."
+            )
+        return Mesh(**sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLaunch(Launch):
+    """A training run. Fields not described here are those of `Layout` and `Train`.
+
+    Args:
+        batch: sequences of a step.
+        layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
+            follows once the model is known.
+        precision: one of `PRECISIONS`.
+    """
+
+    batch: int | None = None
+    seq: int | None = None
+    micro_batch: int | None = None
+    n_microbatches: int | None = None
+    zero: int | None = None
+    schedule: str | None = None
+    virtual: int | None = None
+    layers_per_chunk: int | None = None
+    remat: str | None = None
+    context_kind: str | None = None
+    expert_tensor: int | None = None
+    compute: str | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+
+    def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:
+        """The choices that a search has to keep, by the names of `sw.plan(..., fixed)`."""
+        choices: dict[str, int | str] = dict(mesh.sizes)
+        virtual = self.virtual
+        if virtual is None and self.layers_per_chunk and mesh.pipe > 1:
+            virtual = max(1, n_layers // (mesh.pipe * self.layers_per_chunk))
+        optional = {
+            "micro_batch": self.micro_batch,
+            "n_microbatches": self.n_microbatches,
+            "zero": self._zero(mesh),
+            "schedule": self.schedule if mesh.pipe > 1 else None,
+            "virtual": virtual if self.schedule == "interleaved" else None,
+            "remat": self.remat,
+            "context_kind": self.context_kind if mesh.context > 1 else None,
+            "expert_tensor": self.expert_tensor,
+        }
+        choices.update({name: value for name, value in optional.items() if value is not None})
+        return choices
+
+    def _zero(self, mesh: Mesh) -> int | None:
+        """The ZeRO stage where it matters: with one copy of the weights, all stages are equal."""
+        if mesh.data * mesh.fsdp * mesh.context * mesh.expert == 1:
+            return None
+        return self.zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLaunch(Launch):
+    """One serving engine.
+
+    Args:
+        batch: sequences of the engine at the same time.
+        context: tokens of the longest sequence.
+        chunk: tokens of one pass, prompts included.
+        weights, kv: dtypes.
+        splits: choices of an engine's layout, `{"kv": "sequence", "expert_tensor": 1}`.
+        part: what a disaggregated engine does: "prefill" or "decode".
+    """
+
+    batch: int | None = None
+    context: int | None = None
+    chunk: int | None = None
+    weights: str | None = None
+    kv: str | None = None
+    splits: Mapping[str, int | str] = field(default_factory=dict)
+    part: str | None = None
+
+    def choices(self, mesh: Mesh) -> dict[str, int | str]:
+        """The choices that a search has to keep: the engine, whose number is not one of them."""
+        sizes = {role: size for role, size in mesh.sizes.items() if role != "data"}
+        return {**sizes, **self.splits}

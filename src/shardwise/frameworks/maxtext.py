@@ -1,0 +1,226 @@
+"""MaxText: a YAML file for `python -m maxtext.trainers.pre_train.train base.yml`, by its overrides.
+
+MaxText has a mesh axis for each role of a plan, split into the part within a slice (`ici_`) and
+the part over slices (`dcn_`). `per_device_batch_size` counts sequences per chip and may be a
+fraction. https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types.py
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
+from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.frameworks.megatron_layout import unsaid
+from shardwise.hardware import Switched
+
+_AXES = {
+    "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
+    "pipe": "pipeline",
+}  # fmt: skip
+_OUTSIDE_IN = ("data", "pipe", "fsdp", "expert", "context", "tensor")
+_REMAT = {
+    "full": "full",
+    "dots": "minimal_with_context",
+    "mlp": "save_dot_with_context_except_mlp",
+    "norms": "minimal_with_context",
+    "none": "minimal_with_context",
+}
+_CONTEXT = {"gather": "all_gather", "ring": "ring", "ulysses": "ulysses"}
+_DTYPES = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
+_OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon"}
+# Presets that have the same name in MaxText, and those that have another one.
+_SAME = (
+    "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b", "llama3-70b", "llama3.1-8b",
+    "llama3.1-70b", "llama3.1-405b", "llama3.3-70b", "mistral-7b", "mixtral-8x7b", "mixtral-8x22b",
+    "gemma-2b", "gemma-7b", "gemma2-2b", "gemma2-9b", "gemma2-27b", "gemma3-4b", "gemma3-12b",
+    "gemma3-27b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-0.6b", "qwen3-1.7b",
+    "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b",
+    "gpt3-175b", "gpt-oss-20b", "gpt-oss-120b",
+)  # fmt: skip
+MODELS = {name: name for name in _SAME} | {
+    "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b",
+    "deepseek-v3": "deepseek3-671b", "llama4-scout": "llama4-17b-16e",
+    "llama4-maverick": "llama4-17b-128e",
+}  # fmt: skip
+
+
+def write(run: TrainingRun) -> Written:
+    """The file of a plan."""
+    layout, mesh, job = run.layout, run.layout.mesh, run.job
+    notes = unsaid(run)
+    _check(run)
+    settings: Settings = {}
+    model = MODELS.get(run.plan.model.name)
+    if model:
+        settings["model_name"] = model
+    else:
+        notes.append(f"model_name: MaxText has no name for {run.plan.model.name}.")
+    settings["hardware"] = "gpu" if isinstance(run.system.topology, Switched) else "tpu"
+    remaining = run.nodes.slices
+    for role in _OUTSIDE_IN:
+        size = mesh.sizes[role]
+        over_slices = math.gcd(size, remaining)
+        remaining //= over_slices
+        settings[f"dcn_{_AXES[role]}_parallelism"] = over_slices
+        settings[f"ici_{_AXES[role]}_parallelism"] = size // over_slices
+    accumulated = 1 if layout.is_pipelined else layout.n_microbatches
+    per_chip = job.batch / (mesh.n_chips * accumulated)
+    settings |= {
+        "per_device_batch_size": int(per_chip) if per_chip.is_integer() else per_chip,
+        "gradient_accumulation_steps": accumulated,
+        "max_target_length": job.seq,
+        "remat_policy": _REMAT.get(layout.policy, "full"),
+        "dtype": _DTYPES.get(job.compute, "bfloat16"),
+        "weight_dtype": _DTYPES.get(job.master or job.weights, "float32"),
+    }
+    if layout.policy not in _REMAT or layout.policy in ("norms", "none"):
+        notes.append(f"remat {layout.policy}: the nearest policy of MaxText is written.")
+    if layout.is_pipelined:
+        settings |= _pipeline(run)
+    if mesh.context > 1:
+        settings["context_parallel_strategy"] = _CONTEXT[layout.context_kind]
+    if job.compute == "fp8":
+        settings["quantization"] = "fp8"
+    if layout.zero in (1, 2):
+        settings["shard_optimizer_over_data"] = True
+    settings["opt_type"] = _OPTIMIZERS.get(job.optimizer, "adamw")
+    if job.precision == "fp32-master":
+        notes.append("training state fp32-master: MaxText keeps fp32 weights and no bf16 copy.")
+    return Written(
+        settings=settings,
+        notes=notes,
+        command="python -m maxtext.trainers.pre_train.train base.yml FILE",
+    )
+
+
+def _check(run: TrainingRun) -> None:
+    layout = run.layout
+    if layout.is_pipelined and layout.schedule not in ("gpipe", "interleaved"):
+        raise refuse(
+            "maxtext",
+            f'pipeline schedule "{layout.schedule}"',
+            "its pipeline is one scan, GPipe, or circular with chunks",
+            "--fix schedule=gpipe --any-layout",
+        )
+    if layout.expert_tensor == 1 and layout.mesh.tensor > 1:
+        raise refuse(
+            "maxtext",
+            f"expert_tensor 1 with tensor {layout.mesh.tensor}",
+            "its experts are sharded over tensor as dense layers are",
+            "--fix tensor=1, or without expert_tensor",
+        )
+
+
+def _pipeline(run: TrainingRun) -> Settings:
+    layout = run.layout
+    chunks = layout.mesh.pipe * layout.virtual
+    return {
+        "num_layers_per_pipeline_stage": max(1, run.plan.model.n_layers // chunks),
+        "num_pipeline_repeats": layout.virtual,
+        "num_pipeline_microbatches": layout.n_microbatches,
+    }
+
+
+def read(settings: Settings) -> TrainingLaunch:
+    """The layout of a file."""
+    sizes, fill = _sizes(settings)
+    n_chips = None if fill else math.prod(sizes.values())
+    pipe = sizes.get("pipe", 1)
+    repeats = settings.get("num_pipeline_repeats", 1)
+    interleaved = pipe > 1 and isinstance(repeats, int) and repeats > 1
+    accumulated = settings.get("gradient_accumulation_steps", 1)
+    microbatches = settings.get("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
+    batch = None
+    if n_chips:
+        batch = round(settings.get("per_device_batch_size", 12.0) * n_chips * accumulated)
+    return TrainingLaunch(
+        sizes=sizes,
+        fill=fill,
+        n_chips=n_chips,
+        batch=batch,
+        seq=settings.get("max_target_length", 2048),
+        n_microbatches=microbatches if microbatches > 0 else None,
+        zero=_zero(settings, sizes, fill),
+        schedule="interleaved" if interleaved else "gpipe",
+        virtual=repeats if interleaved else None,
+        compute="fp8" if settings.get("quantization") == "fp8" else "bf16",
+        precision="bf16" if settings.get("weight_dtype") == "bfloat16" else "fp32",
+        optimizer=settings.get("opt_type", "adamw"),
+        **_words(settings),
+    )
+
+
+def _sizes(settings: Settings) -> tuple[dict[str, int], str | None]:
+    """The sizes that a file gives, and the role that it leaves to the number of chips."""
+    sizes = {role: _axis(settings, axis) for role, axis in _AXES.items()}
+    open_roles = [role for role, size in sizes.items() if size is None]
+    if len(open_roles) > 1:
+        raise BadFile(f"maxtext: {' and '.join(open_roles)} are both -1. Give all sizes but one.")
+    known = {role: size for role, size in sizes.items() if size is not None}
+    return known, open_roles[0] if open_roles else None
+
+
+def _zero(settings: Settings, sizes: dict[str, int], fill: str | None) -> int | None:
+    if fill == "fsdp" or sizes.get("fsdp", 1) > 1:
+        return 3
+    return 2 if settings.get("shard_optimizer_over_data") else None
+
+
+def _words(settings: Settings) -> dict[str, Any]:
+    """Fields of a launch that MaxText has other words for."""
+    remat = {word: policy for policy, word in _REMAT.items()} | {"minimal_with_context": "dots"}
+    context = {word: kind for kind, word in _CONTEXT.items()}
+    models = {word: name for name, word in MODELS.items()}
+    ignored = [
+        key
+        for key, value in settings.items()
+        if key.endswith("_parallelism") and not _is_axis(key) and value != 1
+    ]
+    return {
+        "remat": remat.get(str(settings.get("remat_policy", "full"))),
+        "context_kind": context.get(str(settings.get("context_parallel_strategy", "all_gather"))),
+        "model": models.get(str(settings.get("model_name"))),
+        "ignored": tuple(ignored),
+    }
+
+
+def _axis(settings: Settings, axis: str) -> int | None:
+    """The size of an axis over slices and within one; None if one of them is left open (-1)."""
+    default: dict[str, Any] = {"ici_fsdp_parallelism": -1}
+    size = 1
+    for network in ("dcn", "ici"):
+        key = f"{network}_{axis}_parallelism"
+        value = settings.get(key, default.get(key, 1))
+        if not isinstance(value, int) or value < -1 or value == 0:
+            raise BadFile(f"maxtext: {key} is {value!r}; it must be a number from 1, or -1.")
+        if value == -1 and network == "ici":
+            return None
+        size *= max(1, value)
+    return size
+
+
+def _is_axis(key: str) -> bool:
+    return key[4:].removesuffix("_parallelism") in _AXES.values()
+
+
+def knows(settings: Settings) -> int:
+    """How many keys are MaxText's."""
+    return sum(key.endswith("_parallelism") for key in settings) + (
+        2 * ("per_device_batch_size" in settings)
+    )
+
+
+FRAMEWORK = Framework(
+    name="maxtext",
+    title="MaxText",
+    work="train",
+    suffix=".yml",
+    as_of="main of 2026-08-22",
+    write=write,
+    read=read,
+    knows=knows,
+    tpus=True,
+)

@@ -1,0 +1,84 @@
+"""Megatron Bridge: a YAML file of the fields of its `ConfigContainer` that a plan decides.
+
+It overrides a recipe of the model: `ConfigContainer` has the sections `model` (Megatron Core's
+configuration), `train`, `ddp`, `dataset` and `mixed_precision` (a name).
+https://github.com/NVIDIA-NeMo/Megatron-Bridge
+"""
+
+from __future__ import annotations
+
+from shardwise.frameworks import megatron_layout
+from shardwise.frameworks.exported import (
+    Framework,
+    Settings,
+    TrainingRun,
+    Written,
+    flat,
+    nested,
+    setting,
+)
+from shardwise.frameworks.launch import TrainingLaunch
+
+# Field of Megatron Core -> section; all others are fields of the model.
+_SECTIONS = {
+    "micro_batch_size": "train",
+    "global_batch_size": "train",
+    "use_distributed_optimizer": "ddp",
+    "overlap_grad_reduce": "ddp",
+    "overlap_param_gather": "ddp",
+    "use_megatron_fsdp": "ddp",
+    "data_parallel_sharding_strategy": "ddp",
+    "num_distributed_optimizer_instances": "ddp",
+}
+_MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
+
+
+def write(run: TrainingRun) -> Written:
+    """The file of a plan."""
+    values, notes = megatron_layout.write(run, "megatron-bridge")
+    paths = {f"{_SECTIONS.get(key, 'model')}.{key}": value for key, value in values.items()}
+    paths["dataset.sequence_length"] = run.job.seq
+    paths["mixed_precision"] = _MIXED_PRECISION.get(run.job.compute, "bf16_mixed")
+    notes.append(
+        f"the recipe of {run.plan.model.name} that this file overrides, and "
+        f"{run.plan.hardware.n_chips:,} GPUs: torchrun --nnodes {run.nodes.count} "
+        f"--nproc-per-node {run.nodes.chips}."
+    )
+    if run.job.precision != "fp32-master":
+        notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
+    return Written(settings=nested(paths), notes=notes)
+
+
+def read(settings: Settings) -> TrainingLaunch:
+    """The layout of a file."""
+    values = {path.rpartition(".")[2]: value for path, value in flat(settings).items()}
+    values.setdefault("seq_length", values.get("sequence_length"))
+    precision = str(setting(settings, "mixed_precision", ""))
+    return megatron_layout.read(
+        values,
+        "megatron-bridge",
+        None,
+        compute="fp8" if "fp8" in precision else "bf16",
+        precision="fp32-master",
+    )
+
+
+def knows(settings: Settings) -> int:
+    """How many of its keys the file has."""
+    if "trainer" in settings:
+        return 0
+    sections = ("model", "train", "ddp", "dataset", "mixed_precision")
+    parallel = setting(settings, "model.tensor_model_parallel_size") is not None
+    return (sum(section in settings for section in sections) + 1) * parallel
+
+
+FRAMEWORK = Framework(
+    name="megatron-bridge",
+    title="Megatron Bridge",
+    work="train",
+    suffix=".yaml",
+    as_of="0.3.1, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+)

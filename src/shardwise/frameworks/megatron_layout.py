@@ -1,0 +1,228 @@
+"""Layouts in the terms of Megatron Core, which Megatron-LM, Megatron Bridge and NeMo share.
+
+The keys are the field names of Megatron Core 0.16 (`ModelParallelConfig`, `TransformerConfig`,
+`DistributedDataParallelConfig`); each framework has its own names for them. World size counts all
+GPUs: data parallelism is what the other sizes leave over. Experts are shared by
+`expert_model_parallel_size` ranks of data, context and tensor parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.exported import TrainingRun, refuse
+from shardwise.frameworks.launch import TrainingLaunch
+
+SCHEDULES = ("1f1b", "interleaved")
+CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
+# ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
+    """The values of Megatron Core's fields for a plan, without those at their default, and notes.
+
+    Raises:
+        BadInput: Megatron Core lacks something of the plan.
+    """
+    layout = run.layout
+    mesh = layout.mesh
+    if layout.is_pipelined and layout.schedule not in SCHEDULES:
+        raise refuse(
+            framework,
+            f'pipeline schedule "{layout.schedule}"',
+            "it has 1F1B, interleaved with chunks",
+            "--fix schedule=1f1b",
+        )
+    values: dict[str, Any] = {
+        "tensor_model_parallel_size": mesh.tensor,
+        "pipeline_model_parallel_size": mesh.pipe,
+        "context_parallel_size": mesh.context,
+        "sequence_parallel": layout.sequence_parallel or (run.is_moe and mesh.tensor > 1),
+        "micro_batch_size": layout.micro_batch,
+        "global_batch_size": run.job.batch,
+        "seq_length": run.job.seq,
+    }
+    if layout.virtual > 1:
+        values["virtual_pipeline_model_parallel_size"] = layout.virtual
+    if mesh.context > 1:
+        values["cp_comm_type"] = CP_COMM[layout.context_kind]
+    if run.is_moe:
+        values["expert_model_parallel_size"] = layout.expert_degree
+        values["expert_tensor_parallel_size"] = run.expert_tensor
+        values["moe_token_dispatcher_type"] = "alltoall"
+    if "tp_comm" in layout.overlap and mesh.tensor > 1:
+        values["tp_comm_overlap"] = True
+    values |= _sharding(run)
+    recompute, notes = _recompute(run)
+    return values | recompute, [*notes, *unsaid(run)]
+
+
+def unsaid(run: TrainingRun) -> list[str]:
+    """Notes about parts of a plan that no framework's layout options name."""
+    layout = run.layout
+    notes = []
+    if layout.offload:
+        notes.append(f"offload to host memory of the plan: {', '.join(layout.offload)}.")
+    if layout.loss_chunks > 1:
+        notes.append(f"the plan computes logits in {layout.loss_chunks} chunks of tokens.")
+    if run.job.optimizer != "adamw":
+        notes.append(f"optimizer of the plan: {run.job.optimizer}.")
+    if run.job.reduce and run.job.reduce != run.job.gradients:
+        notes.append(f"the plan sums gradients in {run.job.reduce}.")
+    return notes
+
+
+def _sharding(run: TrainingRun) -> dict[str, Any]:
+    layout = run.layout
+    if layout.zero == 0 or layout.data_shards * layout.mesh.context == 1:
+        return {}
+    values: dict[str, Any] = {
+        "use_distributed_optimizer": True,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+    }
+    if layout.zero in SHARDING:
+        values["use_megatron_fsdp"] = True
+        values["data_parallel_sharding_strategy"] = SHARDING[layout.zero]
+    if layout.zero == 3 and layout.mesh.data > 1:
+        values["num_distributed_optimizer_instances"] = layout.mesh.data
+    return values
+
+
+def _recompute(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
+    policy = run.layout.policy
+    if policy == "none":
+        return {}, []
+    if run.layout.full_remat:
+        n_layers = run.layout.remat_layers
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "block" if n_layers else "uniform",
+            "recompute_num_layers": n_layers or 1,
+        }, []
+    modules = ["layernorm"]
+    notes = []
+    if policy == "mlp":
+        modules.append("mlp")
+    elif policy == "dots":
+        modules += ["moe_act"] if run.is_moe else []
+        modules += ["mla_up_proj"] if run.latent else []
+        if len(modules) == 1:
+            notes.append(
+                "remat dots: Megatron Core recomputes no activation function of a dense MLP alone; "
+                "it saves it, or recomputes all of the MLP (module mlp)."
+            )
+    elif policy != "norms":
+        notes.append(f"remat of the plan recomputes {policy}; only layernorm is asked for.")
+    return {"recompute_granularity": "selective", "recompute_modules": modules}, notes
+
+
+def read(
+    values: Mapping[str, Any], framework: str, n_chips: int | None, **others: Any
+) -> TrainingLaunch:
+    """Read a layout from the values of Megatron Core's fields.
+
+    Args:
+        n_chips: GPUs of the run; None if the file does not say.
+        others: further fields of the launch.
+
+    Raises:
+        BadFile: a value is no size, or the sizes contradict one another.
+    """
+    sizes = {name: _size(values, name, framework) for name in _SIZES}
+    tensor = sizes["tensor_model_parallel_size"]
+    degree = sizes["expert_model_parallel_size"]
+    expert_tensor = values.get("expert_tensor_parallel_size")
+    mesh = {
+        "tensor": tensor,
+        "pipe": sizes["pipeline_model_parallel_size"],
+        "context": sizes["context_parallel_size"],
+        "expert": expert_axis(degree, int(expert_tensor or tensor), tensor, framework),
+    }
+    zero = 1 if values.get("use_distributed_optimizer") else 0
+    strategy = values.get("data_parallel_sharding_strategy")
+    if values.get("use_megatron_fsdp") or values.get("use_custom_fsdp"):
+        zero = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(str(strategy), zero)
+    if zero == 3:
+        mesh["data"] = sizes["num_distributed_optimizer_instances"]
+    micro_batch = values.get("micro_batch_size")
+    batch = values.get("global_batch_size")
+    virtual = values.get("virtual_pipeline_model_parallel_size")
+    layers = values.get("num_layers_per_virtual_pipeline_stage")
+    comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
+    return TrainingLaunch(
+        sizes=mesh,
+        fill="fsdp" if zero == 3 else "data",
+        n_chips=n_chips,
+        batch=batch,
+        micro_batch=micro_batch,
+        seq=values.get("seq_length"),
+        zero=zero,
+        schedule="interleaved" if virtual or layers else "1f1b",
+        virtual=virtual,
+        layers_per_chunk=layers,
+        remat=_policy(values),
+        context_kind=comm or "ring",
+        expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
+        **others,
+    )
+
+
+_SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "num_distributed_optimizer_instances",
+)
+
+
+def _size(values: Mapping[str, Any], name: str, framework: str) -> int:
+    value = values.get(name, 1)
+    if value is None:
+        return 1
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadFile(f"{framework}: {name} is {value!r}; it must be a number from 1.")
+    return value
+
+
+def expert_axis(degree: int, expert_tensor: int, tensor: int, framework: str) -> int:
+    """The size of the mesh axis `expert`: expert parallelism without the part within `tensor`.
+
+    >>> expert_axis(16, 1, 8, "megatron")
+    2
+
+    Raises:
+        BadFile: the experts are shared by a part of a tensor group, or by no whole ones.
+    """
+    ranks = degree * expert_tensor
+    if degree == 1 or ranks < tensor:
+        return 1
+    if ranks % tensor:
+        raise BadFile(
+            f"{framework}: expert parallelism {degree} x expert tensor {expert_tensor} = {ranks} "
+            f"does not hold whole tensor groups of {tensor}. Plans have multiples of {tensor}."
+        )
+    return ranks // tensor
+
+
+def _policy(values: Mapping[str, Any]) -> str:
+    """The remat policy nearest to what is recomputed; Megatron's default recomputes attention."""
+    granularity = values.get("recompute_granularity")
+    if granularity == "full":
+        return "full"
+    modules = values.get("recompute_modules") or []
+    if granularity != "selective":
+        return "none"
+    if isinstance(modules, str):
+        modules = [modules]
+    if "mlp" in modules or "moe" in modules:
+        return "mlp"
+    if "moe_act" in modules or "mla_up_proj" in modules:
+        return "dots"
+    if "layernorm" in modules:
+        return "norms"
+    return "none"

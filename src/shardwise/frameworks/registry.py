@@ -1,0 +1,243 @@
+"""Every framework by name; a plan written for one; a file read back as a layout."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.errors import BadFile, BadInput, UnknownName
+from shardwise.frameworks import (
+    deepspeed,
+    jobset,
+    maxtext,
+    megatron,
+    megatron_bridge,
+    nemo,
+    sglang,
+    shell_script,
+    simple_yaml,
+    slurm,
+    tensorrt_llm,
+    torchtitan,
+    vllm,
+)
+from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
+from shardwise.frameworks.launch import Launch
+from shardwise.plan.machine import system_of
+from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.serving import ServingPlan
+
+FRAMEWORKS: dict[str, Framework] = {
+    module.FRAMEWORK.name: module.FRAMEWORK
+    for module in (
+        maxtext,
+        torchtitan,
+        megatron,
+        megatron_bridge,
+        nemo,
+        deepspeed,
+        vllm,
+        sglang,
+        tensorrt_llm,
+        jobset,
+        slurm,
+    )
+}
+_ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+COMMENTS = "_comments"  # the key of comments in JSON, which has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """A plan as the launch configuration of a framework.
+
+    Args:
+        notes: what the file cannot say, also comments in it.
+        command: how the file is used.
+    """
+
+    framework: str
+    as_of: str
+    text: str
+    notes: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """A launch configuration and what it says."""
+
+    framework: Framework
+    launch: Launch
+
+
+def names(work: Work | None = None) -> tuple[str, ...]:
+    """Names of all frameworks, or of those that train, or serve."""
+    return tuple(name for name, f in FRAMEWORKS.items() if work in (None, f.work))
+
+
+def find(name: str) -> Framework:
+    """The framework of a name.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in FRAMEWORKS:
+        raise UnknownName("framework", name, FRAMEWORKS)
+    return FRAMEWORKS[name]
+
+
+def export(plan: AnyPlan, name: str, part: str | None = None) -> Export:
+    """Write a plan as the launch configuration of a framework.
+
+    Args:
+        part: "prefill" or "decode" for a disaggregated plan.
+
+    Raises:
+        UnknownName: no framework has this name.
+        BadInput: the framework does other work, or lacks something of the plan.
+    """
+    framework = find(name)
+    work: Work = "serve" if isinstance(plan, ServingPlan) else "train"
+    if framework.work != work:
+        does = {"train": "trains", "serve": "serves"}
+        raise BadInput(
+            f"{framework.title} {does[framework.work]}, and the plan {does[work]} "
+            f"{plan.model.name}. Name one of {', '.join(names(work))}."
+        )
+    if isinstance(plan, ServingPlan):
+        written = framework.write(engine(plan, part))
+    elif part:
+        raise BadInput(f"--part {part} is for a disaggregated serving plan; this one trains.")
+    else:
+        written = framework.write(training_run(plan))
+    if not framework.tpus and system_of(plan.hardware).chip.ici:
+        others = [other for other in names(work) if FRAMEWORKS[other].tpus]
+        raise BadInput(
+            f"{framework.title} runs on GPUs, and the plan is for {plan.hardware.name}. Nearest: "
+            f"plan again for GPUs, as h100:{plan.hardware.n_chips}, or export to "
+            f"{', '.join(others)}."
+        )
+    return Export(
+        framework=name,
+        as_of=framework.as_of,
+        text=_text(plan, framework, written),
+        notes=tuple(written.notes),
+        command=written.command,
+    )
+
+
+def _text(plan: AnyPlan, framework: Framework, written: Written) -> str:
+    origin = f"shardwise: {plan.model.name} on {plan.hardware.name}"
+    comments = [
+        f"{origin}, for {framework.title} {framework.as_of}",
+        *([f"use: {written.command}"] if written.command else []),
+        *(f"not in this file: {note}" for note in written.notes),
+    ]
+    if framework.suffix == ".json":
+        return json.dumps({COMMENTS: comments, **written.settings}, indent=2) + "\n"
+    head = "".join(f"# {line}\n" for line in comments)
+    if framework.suffix == ".sh":
+        return f"#!/bin/bash\n{head}" + (written.text or shell_script.write(written.settings))
+    return head + simple_yaml.write(written.settings)
+
+
+def read(text: str, file: str, name: str | None = None) -> ReadFile:
+    """Read a launch configuration of a framework.
+
+    Args:
+        file: the name of the file, whose suffix says how it is parsed.
+        name: the framework; None to find it by the options in the file.
+
+    Raises:
+        UnknownName: no framework has this name.
+        BadFile: the file cannot be parsed, its framework is not found, or a value is wrong.
+    """
+    framework = find(name) if name else None
+    settings = parse(text, file)
+    if framework is None:
+        framework = detect(settings, file)
+    launch = framework.read(settings)
+    origin = _ORIGIN.search(text)
+    if origin:
+        launch = replace(
+            launch,
+            model=launch.model or origin["model"].rstrip(","),
+            hardware=launch.hardware or origin["hardware"].rstrip(","),
+        )
+    return ReadFile(framework=framework, launch=launch)
+
+
+def parse(text: str, file: str) -> Settings:
+    """The settings of a file, by its suffix, or without a known one by its first characters.
+
+    Raises:
+        BadFile: it is not of the form that its name promises.
+    """
+    suffix = "." + file.rpartition(".")[2].lower()
+    body = re.sub(r"^\s*#.*$", "", text, flags=re.M).lstrip()
+    if suffix not in _PARSERS:
+        suffix = ".sh"
+        if body.startswith("{"):
+            suffix = ".json"
+        elif re.match(r"\[\w+\]", body):
+            suffix = ".toml"
+        elif re.match(r"[\w.-]+:(\s|$)", body):
+            suffix = ".yaml"
+    try:
+        settings = _PARSERS[suffix](text, file)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{file} is no {suffix[1:].upper()}: {error}.") from None
+    if not isinstance(settings, dict) or not settings:
+        raise BadFile(f"{file} has no options: it is {'empty' if not body else 'no mapping'}.")
+    if suffix == ".sh":
+        settings["text"] = text
+    return settings
+
+
+def _parse_toml(text: str, file: str) -> Any:
+    return tomllib.loads(text)
+
+
+def _parse_json(text: str, file: str) -> Any:
+    return json.loads(re.sub(r"^\s*(#|//).*$", "", text, flags=re.M))
+
+
+_PARSERS: Mapping[str, Callable[[str, str], Any]] = {
+    ".json": _parse_json,
+    ".toml": _parse_toml,
+    ".yaml": simple_yaml.read,
+    ".yml": simple_yaml.read,
+    ".sh": shell_script.read,
+    ".sbatch": shell_script.read,
+    ".slurm": shell_script.read,
+}
+
+
+def detect(settings: Settings, file: str) -> Framework:
+    """The framework most of whose options a file has.
+
+    Raises:
+        BadFile: the file has options of none, or equally many of two.
+    """
+    if str(settings.get("schema")).startswith("shardwise."):
+        raise BadFile(
+            f"{file} is a document of shardwise, no launch configuration. A plan is written as one "
+            f"by shardwise export {file} --to NAME."
+        )
+    scores = {name: framework.knows(settings) for name, framework in FRAMEWORKS.items()}
+    best = max(scores.values())
+    likely = [name for name, score in scores.items() if score == best]
+    if best < 2:
+        keys = ", ".join(str(key) for key in list(settings)[:4])
+        raise BadFile(
+            f"{file} has the options of no framework that is read (its first: {keys}). Name it: "
+            f"--from {' | '.join(FRAMEWORKS)}."
+        )
+    if len(likely) > 1:
+        raise BadFile(f"{file} may be of {' or '.join(likely)}. Name it: --from {likely[0]}.")
+    return FRAMEWORKS[likely[0]]

@@ -1,0 +1,96 @@
+"""A plan of a launch configuration: its layout, kept by the usual search."""
+
+from __future__ import annotations
+
+import math
+
+from shardwise.errors import BadInput
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.hardware import Chip, System, chip_of
+from shardwise.models import ModelConfig
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.schema.training import Plan
+from shardwise.plan.serving import build as serving_build
+from shardwise.plan.serving.time_parts import usual_cache, usual_compute
+from shardwise.plan.training import build as training_build
+from shardwise.workload import Serve, Train, state_dtypes
+
+
+def training_plan(
+    launch: TrainingLaunch,
+    model: ModelConfig,
+    system: System,
+    batch: tuple[int, int] | None = None,
+) -> Plan:
+    """Plan a training run with the layout of a file; what the file leaves open is searched.
+
+    Args:
+        batch: sequences and their length, in the place of the file's.
+
+    Raises:
+        BadInput: the batch is known neither from the file nor from `batch`, or the machine has
+            another number of chips than the file.
+        NotDivisible, NoStrategy, DoesNotFit: the layout is not legal, or does not fit.
+    """
+    n_sequences, length = batch or (launch.batch, launch.seq)
+    if not n_sequences or not length:
+        missing = "batch and sequence length" if not n_sequences else "sequence length"
+        raise BadInput(
+            f"the file does not say the {missing} of a step. Add --batch SEQUENCESxLENGTH, as "
+            f"--batch {n_sequences or 1024}x4096."
+        )
+    if launch.n_chips and launch.n_chips != system.n_chips:
+        raise BadInput(
+            f"the file is for {launch.n_chips:,} chips, {system.name} has {system.n_chips:,}. "
+            f"Name a machine of {launch.n_chips:,} chips."
+        )
+    mesh = launch.mesh(system.n_chips)
+    choices = launch.choices(mesh, sum(group.count for group in model.groups))
+    if batch:  # another batch has other microbatches
+        choices.pop("n_microbatches", None)
+    compute = launch.compute or "bf16"
+    job = Train(
+        batch=n_sequences,
+        seq=length,
+        compute=compute,
+        optimizer=launch.optimizer or "adamw",
+        **state_dtypes(launch.precision or "", compute),  # type: ignore[arg-type]
+    )
+    return training_build.plan(model, system, job, choices, any_layout=True)
+
+
+def serving_plan(
+    launch: ServingLaunch,
+    model: ModelConfig,
+    machine: System | Chip,
+    context: int | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
+) -> ServingPlan:
+    """Plan a deployment of the engine in a file.
+
+    Args:
+        context, batch, dtype: in the place of the file's; `dtype` is that of the weights.
+
+    Raises:
+        BadInput: the context is not known.
+        NoStrategy, DoesNotFit: the engine is not legal, or does not fit.
+    """
+    tokens = context or launch.context
+    if not tokens:
+        raise BadInput("the file does not say the longest sequence. Add --context N.")
+    if isinstance(machine, System):
+        mesh = launch.mesh(machine.n_chips)
+    else:
+        mesh = launch.mesh(math.prod(launch.sizes.values()))  # one engine
+    sequences = batch or launch.batch
+    weights = dtype or launch.weights or model.checkpoint_dtype
+    chip = chip_of(machine)
+    job = Serve(
+        context=tokens,
+        batch=sequences * mesh.data if sequences else None,  # a job counts those of all engines
+        weights=weights,
+        kv=launch.kv or usual_cache(weights, chip),
+        compute=usual_compute(weights, chip),
+    )
+    return serving_build.plan(model, machine, job, launch.choices(mesh))

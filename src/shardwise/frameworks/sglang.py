@@ -1,0 +1,125 @@
+"""SGLang: the YAML file of `python -m sglang.launch_server --config`, whose keys are its options.
+
+`tp-size` counts all ranks of a layer, attention's data-parallel groups included (`attn-dp-size`);
+`ep-size` of them have different experts. https://docs.sglang.ai/advanced_features/server_arguments
+"""
+
+from __future__ import annotations
+
+from shardwise.errors import BadFile
+from shardwise.frameworks import engine_layout
+from shardwise.frameworks.engine_layout import Values
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written
+from shardwise.frameworks.launch import ServingLaunch
+
+_KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
+
+
+def write(engine: Engine) -> Written:
+    """The file of an engine."""
+    engine_layout.check(engine, "sglang", sequence_split=True, context=True)
+    layout, mesh = engine.layout, engine.layout.mesh
+    method, notes = engine_layout.quantization(engine)
+    ranks = mesh["tensor"] * mesh["expert"] * mesh["context"]
+    settings: Settings = {
+        "model-path": engine_layout.repository(engine),
+        "tp-size": ranks,
+        "pp-size": mesh["pipe"],
+        "attn-dp-size": mesh["expert"],
+    }
+    if engine.is_moe:
+        settings["ep-size"] = mesh["expert"] * (
+            mesh["tensor"] // (layout.expert_tensor or mesh["tensor"])
+        )
+    if mesh["context"] > 1:
+        settings["attn-cp-size"] = mesh["context"]
+    settings |= {
+        "kv-cache-dtype": engine_layout.kv_dtype(engine, "sglang", _KV),
+        "context-length": engine.plan.workload.context,
+        "max-running-requests": engine.batch,
+        "chunked-prefill-size": engine_layout.chunk(engine),
+    }
+    if (shards := engine_layout.decode_context(engine)) > 1:
+        settings["dcp-size"] = shards
+    if method:
+        settings["quantization"] = method
+    if engine.plan.workload.cached == 0:
+        settings["disable-radix-cache"] = True
+    if engine.part:
+        settings["disaggregation-mode"] = engine.part
+    if engine.layout.n_chips > engine.nodes.chips:
+        settings["nnodes"] = -(-engine.layout.n_chips // engine.nodes.chips)
+        notes.append("--node-rank and --dist-init-addr: of each node.")
+    return Written(
+        settings=settings,
+        notes=[*notes, *engine_layout.notes_of(engine)],
+        command="python -m sglang.launch_server --config FILE",
+    )
+
+
+def read(settings: Settings) -> ServingLaunch:
+    """The engine of a file, or of a command `launch_server`."""
+    values = Values(settings, "sglang")
+    ranks = values.size("tp_size", "tp", "tensor_parallel_size")
+    groups = values.size("attn_dp_size", "attention_data_parallel_size")
+    if values.get("enable_dp_attention"):  # until 2026, --dp-size counted the groups
+        groups = values.size("dp_size", "dp", "data_parallel_size")
+    context = values.size("attn_cp_size", "attention_context_parallel_size")
+    if ranks % (groups * context):
+        raise BadFile(
+            f"sglang: tp-size {ranks} is no multiple of the {groups} x {context} groups of "
+            "attention. Write a tp-size that they divide."
+        )
+    tensor = ranks // (groups * context)
+    degree = values.size("ep_size", "ep", "expert_parallel_size")
+    splits: dict[str, int | str] = {}
+    if degree > 1 or groups > 1:
+        shards = max(1, tensor * groups // degree)
+        if shards != tensor:
+            splits["expert_tensor"] = shards
+    if values.size("dcp_size", "decode_context_parallel_size") > 1:
+        splits["kv"] = "sequence"
+    names = {word: dtype for dtype, word in _KV.items()}
+    names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
+    mode = values.get("disaggregation_mode")
+    chunk = values.number("chunked_prefill_size")
+    return ServingLaunch(
+        sizes={
+            "tensor": tensor,
+            "expert": groups,
+            "context": context,
+            "pipe": values.size("pp_size", "pp", "pipeline_parallel_size"),
+        },
+        fill="data",
+        batch=values.number("max_running_requests"),
+        context=values.number("context_length"),
+        chunk=chunk if chunk and chunk > 0 else None,
+        weights=engine_layout.weights_dtype(values.get("quantization")),
+        kv=names.get(str(values.get("kv_cache_dtype"))),
+        splits=splits,
+        part=mode if mode in ("prefill", "decode") else None,
+        model=values.get("model_path", "model"),
+    )
+
+
+def knows(settings: Settings) -> int:
+    """How many options are SGLang's alone."""
+    names = (
+        "model_path", "tp_size", "pp_size", "attn_dp_size", "ep_size", "context_length",
+        "max_running_requests", "chunked_prefill_size", "mem_fraction_static", "dp_size",
+        "enable_dp_attention", "tp",
+    )  # fmt: skip
+    words = settings.get("$") or []
+    return Values(settings, "sglang").count(names) + 5 * ("sglang.launch_server" in words)
+
+
+FRAMEWORK = Framework(
+    name="sglang",
+    title="SGLang",
+    work="serve",
+    suffix=".yaml",
+    as_of="0.5.23, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+)

@@ -1,0 +1,123 @@
+"""TensorRT-LLM: the YAML file of `trtllm-serve MODEL --config`, the fields of `LlmArgs`.
+
+`tensor_parallel_size` counts all ranks of a layer. With `enable_attention_dp` each of them has its
+own sequences, and attention is not sharded. https://nvidia.github.io/TensorRT-LLM
+"""
+
+from __future__ import annotations
+
+from shardwise.errors import BadFile
+from shardwise.frameworks import engine_layout
+from shardwise.frameworks.engine_layout import Values
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
+from shardwise.frameworks.launch import ServingLaunch
+
+_KV = {"bf16": "auto", "fp8": "fp8"}
+
+
+def write(engine: Engine) -> Written:
+    """The file of an engine."""
+    engine_layout.check(engine, "tensorrt-llm", sequence_split=False, context=False)
+    layout, mesh = engine.layout, engine.layout.mesh
+    tensor, groups = mesh["tensor"], mesh["expert"]
+    if groups > 1 and tensor > 1:
+        raise refuse(
+            "tensorrt-llm",
+            f"expert {groups} with tensor {tensor}",
+            "under attention data parallelism its attention is not sharded",
+            "--fix tensor=1, or --fix expert=1,expert_tensor=1",
+        )
+    method, notes = engine_layout.quantization(engine)
+    if method:
+        notes.append(f"weights in {method}: load a checkpoint that is quantized so.")
+    settings: Settings = {
+        "tensor_parallel_size": tensor * groups,
+        "pipeline_parallel_size": mesh["pipe"],
+        "enable_attention_dp": groups > 1,
+        "max_batch_size": -(-engine.batch // groups),
+        "max_seq_len": engine.plan.workload.context,
+        "max_num_tokens": engine_layout.chunk(engine),
+        "enable_chunked_prefill": True,
+        "kv_cache_config": {
+            "dtype": engine_layout.kv_dtype(engine, "tensorrt-llm", _KV),
+            "enable_block_reuse": engine.plan.workload.cached > 0,
+        },
+    }
+    if engine.is_moe:
+        shards = layout.expert_tensor or tensor
+        settings["moe_expert_parallel_size"] = groups * (tensor // shards)
+        settings["moe_tensor_parallel_size"] = shards
+    if engine.nodes.chips:
+        settings["gpus_per_node"] = engine.nodes.chips
+    if engine.part:
+        settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
+        notes.append(f"this engine is for {engine.part}: name it so to trtllm-serve disaggregated.")
+    repository = engine_layout.repository(engine)
+    notes.append(f"the model, {repository}: an argument of trtllm-serve.")
+    return Written(
+        settings=settings,
+        notes=[*notes, *engine_layout.notes_of(engine)],
+        command=f"trtllm-serve {repository} --config FILE",
+    )
+
+
+def read(settings: Settings) -> ServingLaunch:
+    """The engine of a file."""
+    values = Values(settings, "tensorrt-llm")
+    ranks = values.size("tensor_parallel_size", "tp_size")
+    groups = ranks if values.get("enable_attention_dp") else 1
+    degree = values.size("moe_expert_parallel_size", "ep_size")
+    if values.size("context_parallel_size", "cp_size") > 1:
+        raise BadFile(
+            f"tensorrt-llm: context_parallel_size {values.size('context_parallel_size')} shards "
+            "the KV cache by Helix, which plans do not have. They have tensor, expert and pipe."
+        )
+    if ranks % degree:
+        raise BadFile(
+            f"tensorrt-llm: moe_expert_parallel_size {degree} does not divide "
+            f"tensor_parallel_size {ranks}. Write one that divides it."
+        )
+    tensor = ranks // groups
+    splits: dict[str, int | str] = {}
+    if (degree > 1 or groups > 1) and ranks // degree != tensor:
+        splits["expert_tensor"] = ranks // degree
+    per_rank = values.number("max_batch_size")
+    cache = str(setting(settings, "kv_cache_config.dtype", "auto"))
+    return ServingLaunch(
+        sizes={
+            "tensor": tensor,
+            "expert": groups,
+            "pipe": values.size("pipeline_parallel_size", "pp_size"),
+        },
+        fill="data",
+        batch=per_rank * groups if per_rank else None,
+        context=values.number("max_seq_len"),
+        chunk=values.number("max_num_tokens"),
+        weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")),
+        kv="fp8" if cache == "fp8" else None,
+        splits=splits,
+        model=values.get("model"),
+    )
+
+
+def knows(settings: Settings) -> int:
+    """How many options are TensorRT-LLM's."""
+    names = (
+        "tensor_parallel_size", "pipeline_parallel_size", "enable_attention_dp", "max_batch_size",
+        "max_seq_len", "max_num_tokens", "kv_cache_config", "moe_expert_parallel_size",
+        "cuda_graph_config",
+    )  # fmt: skip
+    has_dashes = any("-" in key for key in settings)
+    return 0 if has_dashes else Values(settings, "tensorrt-llm").count(names)
+
+
+FRAMEWORK = Framework(
+    name="tensorrt-llm",
+    title="TensorRT-LLM",
+    work="serve",
+    suffix=".yaml",
+    as_of="1.2.1, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+)

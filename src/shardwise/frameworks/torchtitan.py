@@ -1,0 +1,252 @@
+"""torchtitan: `torchtitan.train` with its flags, in a script for torchrun; or its older TOML files.
+
+Flags are `--section.field` of `Trainer.Config` (torchtitan/config/configs.py and trainer.py).
+Expert parallelism takes ranks of data, context and tensor parallelism; within a group of experts
+nothing is sharded over tensor. https://github.com/pytorch/torchtitan
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.exported import (
+    Framework,
+    Settings,
+    TrainingRun,
+    Written,
+    flat,
+    refuse,
+)
+from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.frameworks.megatron_layout import expert_axis, unsaid
+from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
+
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zb-v": "ZBVZeroBubble",
+}
+# Preset -> module and configuration in torchtitan's config_registry files.
+_CONFIGS = {
+    "llama3-8b": ("llama3", "llama3_8b"),
+    "llama3-70b": ("llama3", "llama3_70b"),
+    "llama3.1-405b": ("llama3", "llama3_405b"),
+    "deepseek-v2-lite": ("deepseek_v3", "deepseek_v3_16b"),
+    "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
+}
+_REMAT = {"full": "full", "dots": "selective", "mlp": "selective", "norms": "selective"}
+
+
+def write(run: TrainingRun) -> Written:
+    """The script of a plan."""
+    layout, mesh = run.layout, run.layout.mesh
+    _check(run)
+    notes = unsaid(run)
+    module, config = _CONFIGS.get(run.plan.model.name, ("MODULE", "CONFIG"))
+    if module == "MODULE":
+        notes.append(f"--module and --config: torchtitan's names for {run.plan.model.name}.")
+    replicate, shard = mesh.data, mesh.fsdp * mesh.expert
+    if layout.zero in (1, 2):
+        replicate, shard = 1, mesh.data * mesh.expert
+    if layout.zero == 1:
+        notes.append("ZeRO-1: torchtitan shards gradients too, which is ZeRO-2.")
+    settings: Settings = {
+        PROGRAM: f"torchrun --nnodes {run.nodes.count} --nproc-per-node {run.nodes.chips} "
+        "-m torchtitan.train",
+        "--module": module,
+        "--config": config,
+        "--parallelism.data_parallel_replicate_degree": replicate,
+        "--parallelism.data_parallel_shard_degree": shard,
+        "--parallelism.fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never",
+        "--parallelism.tensor_parallel_degree": mesh.tensor,
+        "--parallelism.context_parallel_degree": mesh.context,
+        "--parallelism.expert_parallel_degree": _expert_degree(run),
+        "--parallelism.pipeline_parallel_degree": mesh.pipe,
+        **_pipeline(run),
+        **_training(run),
+    }
+    if "tp_comm" in layout.overlap and mesh.tensor > 1:
+        settings["--compile.enable_async_tensor_parallel"] = True
+    word = _REMAT.get(layout.policy, "" if layout.policy == "none" else "selective")
+    if word:
+        settings[f"activation-checkpoint:{word}"] = True
+    if word == "selective":
+        notes.append(f"remat {layout.policy}: selective is the nearest policy of torchtitan.")
+    return Written(settings=settings, notes=[*notes, *_dtype_notes(run)], command="bash FILE")
+
+
+def _pipeline(run: TrainingRun) -> Settings:
+    layout = run.layout
+    if not layout.is_pipelined:
+        return {}
+    settings: Settings = {
+        "--parallelism.pipeline_parallel_schedule": _SCHEDULES[layout.schedule],
+        "--parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
+    }
+    if layout.virtual > 1:
+        chunks = layout.mesh.pipe * layout.virtual
+        layers = max(1, run.plan.model.n_layers // chunks)
+        settings["--parallelism.pipeline_parallel_layers_per_stage"] = layers
+    return settings
+
+
+def _training(run: TrainingRun) -> Settings:
+    layout, job = run.layout, run.job
+    accumulated = layout.n_microbatches if layout.is_pipelined else 1
+    return {
+        "--training.local_batch_size": layout.micro_batch * accumulated,
+        "--training.global_batch_size": job.batch,
+        "--training.seq_len": job.seq,
+        "--training.dtype": "bfloat16" if job.precision == "bf16" else "float32",
+        "--training.mixed_precision_param": "float32" if job.compute == "fp32" else "bfloat16",
+    }
+
+
+def _dtype_notes(run: TrainingRun) -> list[str]:
+    layout, job = run.layout, run.job
+    notes = []
+    if layout.mesh.context > 1 and layout.context_kind != "ring":
+        notes.append(f"context parallelism by {layout.context_kind}: torchtitan chooses its own.")
+    if job.precision == "fp32-master":
+        notes.append("training state fp32-master: torchtitan keeps fp32 weights, no bf16 copy.")
+    if job.compute == "fp8":
+        notes.append("fp8: torchtitan converts the model in its configuration (float8).")
+    return notes
+
+
+def _expert_degree(run: TrainingRun) -> int:
+    if not run.is_moe:
+        return 1
+    return run.layout.expert_degree
+
+
+def _check(run: TrainingRun) -> None:
+    layout, mesh = run.layout, run.layout.mesh
+    if layout.is_pipelined and layout.schedule not in _SCHEDULES:
+        raise refuse(
+            "torchtitan",
+            f'pipeline schedule "{layout.schedule}"',
+            f"it has {', '.join(_SCHEDULES)}",
+            "--fix schedule=1f1b",
+        )
+    if mesh.expert > 1 and mesh.tensor > 1 and run.expert_tensor != 1:
+        raise refuse(
+            "torchtitan",
+            f"expert {mesh.expert} with experts sharded over tensor {run.expert_tensor}",
+            "under expert parallelism a rank has whole experts",
+            "--fix expert_tensor=1",
+        )
+
+
+def read(settings: Settings) -> TrainingLaunch:
+    """The layout of a script or a TOML file."""
+    values = _values(settings)
+    tensor = _size(values, "tensor_parallel_degree")
+    degree = _size(values, "expert_parallel_degree")
+    expert_tensor = _size(values, "expert_tensor_parallel_degree") if degree > 1 else tensor
+    expert = expert_axis(degree, expert_tensor, tensor, "torchtitan")
+    shard = _size(values, "data_parallel_shard_degree", -1)
+    zero3 = values.get("parallelism.fsdp_reshard_after_forward", "default") != "never"
+    role = "fsdp" if zero3 else "data"
+    pipe = _size(values, "pipeline_parallel_degree")
+    sizes = {
+        "data": _size(values, "data_parallel_replicate_degree"),
+        "tensor": tensor,
+        "context": _size(values, "context_parallel_degree"),
+        "expert": expert,
+        "pipe": pipe,
+    }
+    if shard != -1:
+        sizes[role] = sizes.get(role, 1) * _data_ranks(shard, expert)
+    local = values.get("training.local_batch_size")
+    batch = values.get("training.global_batch_size")
+    if (batch is None or batch < 0) and local and shard != -1:
+        batch = local * sizes["data"] * sizes.get("fsdp", 1) * expert
+    models = {config: name for name, (_, config) in _CONFIGS.items()}
+    return TrainingLaunch(
+        sizes=sizes,
+        fill=role if shard == -1 else None,
+        n_chips=torchrun_chips(settings),
+        batch=batch,
+        seq=values.get("training.seq_len"),
+        micro_batch=values.get("parallelism.pipeline_parallel_microbatch_size", 1)
+        if pipe > 1
+        else local,
+        zero=3 if zero3 else 2 if shard != 1 else 0,
+        schedule=_schedule(values, pipe),
+        layers_per_chunk=values.get("parallelism.pipeline_parallel_layers_per_stage"),
+        remat=_read_remat(settings, values),
+        context_kind="ring",
+        expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
+        precision="bf16" if values.get("training.dtype") == "bfloat16" else "fp32",
+        model=models.get(str(values.get("config"))),
+    )
+
+
+def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
+    """The size of an axis; -1 if it is left to the number of chips."""
+    value = values.get(f"parallelism.{name}", default)
+    if not isinstance(value, int) or value < -1 or value == 0:
+        raise BadFile(f"torchtitan: {name} is {value!r}; it must be a number from 1, or -1.")
+    return value
+
+
+def _data_ranks(shard: int, expert: int) -> int:
+    """Ranks of `data_parallel_shard_degree` that hold the same experts."""
+    if shard % expert:
+        raise BadFile(
+            f"torchtitan: data_parallel_shard_degree {shard} does not hold whole groups of "
+            f"experts, of {expert} data ranks each. Plans have multiples of {expert}."
+        )
+    return shard // expert
+
+
+def _schedule(values: dict[str, Any], pipe: int) -> str:
+    word = str(values.get("parallelism.pipeline_parallel_schedule", "1F1B"))
+    names = {title.lower(): name for name, title in _SCHEDULES.items()}
+    if pipe > 1 and word.lower() not in names:
+        raise BadFile(
+            f"torchtitan: plans have no schedule {word}. They have "
+            f"{', '.join(_SCHEDULES.values())}."
+        )
+    return names.get(word.lower(), "1f1b")
+
+
+def _values(settings: Settings) -> dict[str, Any]:
+    """Path -> value, whether the file has flags or tables."""
+    return {
+        path.lstrip("-").replace("-", "_"): value
+        for path, value in flat(settings).items()
+        if path != PROGRAM
+    }
+
+
+def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
+    words = settings.get(PROGRAM) or []
+    mode = values.get("activation_checkpoint.mode")
+    for name in ("full", "selective"):
+        if f"activation-checkpoint:{name}" in words or mode == name:
+            return "full" if name == "full" else "dots"
+    return "none" if mode in (None, "none") else None
+
+
+def knows(settings: Settings) -> int:
+    """How many settings are of torchtitan's sections."""
+    return sum(
+        path.startswith(("parallelism.", "training.local_batch", "training.seq_len"))
+        for path in _values(settings)
+    )
+
+
+FRAMEWORK = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    work="train",
+    suffix=".sh",
+    as_of="0.3.0, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+)

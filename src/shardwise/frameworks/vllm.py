@@ -1,0 +1,124 @@
+"""vLLM: the YAML file of `vllm serve --config`, whose keys are its options.
+
+A rank of data parallelism has its own sequences; under expert parallelism, the ranks of data and
+tensor parallelism together share the experts. https://docs.vllm.ai/en/latest/serving/engine_args
+"""
+
+from __future__ import annotations
+
+from shardwise.frameworks import engine_layout
+from shardwise.frameworks.engine_layout import Values
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written
+from shardwise.frameworks.launch import ServingLaunch
+
+_KV = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8_per_token_head"}
+_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def write(engine: Engine) -> Written:
+    """The file of an engine."""
+    engine_layout.check(engine, "vllm", sequence_split=True, context=True)
+    mesh = engine.layout.mesh
+    whole = engine_layout.whole_experts(engine, "vllm", mesh["tensor"], mesh["expert"])
+    method, notes = engine_layout.quantization(engine)
+    settings: Settings = {
+        "model": engine_layout.repository(engine),
+        "tensor-parallel-size": mesh["tensor"],
+        "pipeline-parallel-size": mesh["pipe"],
+        "data-parallel-size": mesh["expert"],
+        "enable-expert-parallel": whole,
+        "kv-cache-dtype": engine_layout.kv_dtype(engine, "vllm", _KV),
+        "max-model-len": engine.plan.workload.context,
+        "max-num-seqs": -(-engine.batch // mesh["expert"]),
+        "max-num-batched-tokens": engine_layout.chunk(engine),
+        "enable-chunked-prefill": True,
+        "enable-prefix-caching": engine.plan.workload.cached > 0,
+    }
+    if method:
+        settings["quantization"] = method
+    if mesh["context"] > 1:
+        settings["prefill-context-parallel-size"] = mesh["context"]
+    if (ranks := engine_layout.decode_context(engine)) > 1:
+        settings["decode-context-parallel-size"] = ranks
+    if engine.part:
+        settings["kv-transfer-config"] = (
+            f'{{"kv_connector": "NixlConnector", "kv_role": "{_ROLES[engine.part]}"}}'
+        )
+    if engine.layout.n_chips > engine.nodes.chips:
+        notes.append(
+            f"an engine of {engine.layout.n_chips} GPUs spans nodes of {engine.nodes.chips}: add "
+            "data-parallel-address and data-parallel-size-local, or nnodes and node-rank."
+        )
+    return Written(
+        settings=settings,
+        notes=[*notes, *engine_layout.notes_of(engine)],
+        command="vllm serve --config FILE",
+    )
+
+
+def read(settings: Settings) -> ServingLaunch:
+    """The engine of a file, or of a command `vllm serve`."""
+    values = Values(settings, "vllm")
+    tensor = values.size("tensor_parallel_size", "tp", "tp_size")
+    ranks = values.size("data_parallel_size", "dp", "dp_size")
+    whole = values.get("enable_expert_parallel", "ep") is True
+    splits: dict[str, int | str] = {}
+    if whole and tensor > 1:
+        splits["expert_tensor"] = 1
+    if values.size("decode_context_parallel_size", "dcp") > 1:
+        splits["kv"] = "sequence"
+    sizes = {
+        "tensor": tensor,
+        "pipe": values.size("pipeline_parallel_size", "pp"),
+        "context": values.size("prefill_context_parallel_size", "pcp"),
+        "expert": ranks if whole else 1,
+    }
+    per_rank = values.number("max_num_seqs")
+    transfer = str(values.get("kv_transfer_config"))
+    roles = [part for part, role in _ROLES.items() if role in transfer]
+    cache = str(values.get("kv_cache_dtype"))
+    names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+    return ServingLaunch(
+        sizes=sizes,
+        fill="data",
+        batch=per_rank * sizes["expert"] if per_rank else None,
+        context=values.number("max_model_len"),
+        chunk=values.number("max_num_batched_tokens"),
+        weights=engine_layout.weights_dtype(values.get("quantization", "q")),
+        kv=names.get(cache),
+        splits=splits,
+        part=roles[0] if roles else None,
+        model=_model(settings, values),
+    )
+
+
+def _model(settings: Settings, values: Values) -> str | None:
+    """The model: an option, or the word after `serve`."""
+    named = values.get("model", "model_tag")
+    words = settings.get("$") or []
+    if named is None and "serve" in words[:-1]:
+        return str(words[words.index("serve") + 1])
+    return None if named is None else str(named)
+
+
+def knows(settings: Settings) -> int:
+    """How many options are vLLM's alone, or twice so many words of its command."""
+    names = (
+        "tensor_parallel_size", "pipeline_parallel_size", "max_model_len", "max_num_seqs",
+        "max_num_batched_tokens", "gpu_memory_utilization", "enable_expert_parallel",
+        "kv_cache_dtype", "data_parallel_size",
+    )  # fmt: skip
+    return Values(settings, "vllm").count(names) + 5 * ("vllm" in (settings.get("$") or []))
+
+
+FRAMEWORK = Framework(
+    name="vllm",
+    title="vLLM",
+    work="serve",
+    suffix=".yaml",
+    as_of="0.33.0, 2026-11",
+    write=write,
+    read=read,
+    knows=knows,
+    tpus=True,
+)

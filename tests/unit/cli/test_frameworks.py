@@ -1,0 +1,114 @@
+"""`export` and `import` on the command line: files, notes on stderr, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from tests.golden.terminal import run
+from tests.unit.frameworks import plans
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> str:
+    path = tmp_path / "plan.json"
+    plans.training("fsdp-tensor").save(path)
+    return str(path)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> str:
+    path = tmp_path / "engine.json"
+    plans.serving("dense").save(path)
+    return str(path)
+
+
+def test_a_plan_is_printed_and_its_notes_are_on_stderr(plan: str) -> None:
+    done = run(*["export", plan, "--to", "maxtext"])
+    assert done.code == 0
+    assert "ici_fsdp_parallelism: 16\n" in done.out
+    assert done.err.startswith("note: not in the file: training state fp32-master")
+
+
+def test_json_has_the_text_and_the_notes(plan: str) -> None:
+    done = run(*["export", plan, "--to", "deepspeed", "--json"])
+    document = json.loads(done.out)
+    assert json.loads(document["text"])["zero_optimization"]["stage"] == 3
+    assert len(document["notes"]) >= 2
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "jobset", "slurm"])
+def test_an_exported_file_is_a_plan_again(plan: str, tmp_path: Path, framework: str) -> None:
+    file, back = str(tmp_path / "launch"), tmp_path / "back.json"
+    assert run(*["export", plan, "--to", framework, "-o", file]).code == 0
+    done = run(*["import", file, "-o", str(back)])
+    assert (done.code, done.err) == (0, "")
+    imported, exported = sw.load(back), plans.training("fsdp-tensor")
+    assert isinstance(imported, sw.Plan)
+    assert imported.layout.mesh == exported.layout.mesh
+    assert imported.job.batch == exported.job.batch
+    assert imported.strategy.fixed["tensor"] == 4
+    assert run(*["explain", str(back)]).code == 0
+
+
+def test_an_engine_is_a_plan_again(engine: str, tmp_path: Path) -> None:
+    file, back = str(tmp_path / "vllm.yaml"), tmp_path / "back.json"
+    assert run(*["export", engine, "--to", "vllm", "-o", file]).code == 0
+    assert run(*["import", file, "-o", str(back)]).code == 0
+    imported, exported = sw.load(back), plans.serving("dense")
+    assert isinstance(imported, sw.ServingPlan)
+    assert imported.strategy.servers.mesh == exported.strategy.servers.mesh
+    assert imported.strategy.precision == exported.strategy.precision
+    assert imported.estimate.tpot_s == pytest.approx(exported.estimate.tpot_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "PLAN"], "no framework is named. Add --to NAME, of maxtext, torchtitan"),
+        (["export", "PLAN", "--to", "megatron-lm"], 'unknown framework "megatron-lm". Close: "meg'),
+        (["export", "PLAN", "--to", "sglang"], "SGLang serves, and the plan trains llama3-8b."),
+        (["export", "PLAN", "--to", "maxtext", "--part", "decode"], "this one trains"),
+        (["export", "PLAN", "--to", "maxtext", "-o", "no/such/x"], "No such file or directory"),
+        (["import", "no.yaml"], "no.yaml: No such file or directory."),
+        (["import", "ds.json"], "the file names neither model nor machine. Add MODEL and HARDWARE"),
+        (["import", "ds.json", "llama3-8b", "h100:8"], "does not say the batch and sequence len"),
+        (
+            ["import", "ds.json", "llama3-8b", "h100:8", "x"],
+            '"x" is too much: only MODEL and HARDWARE',
+        ),
+        (["import", "ds.json", "llama3-8b", "h100:8", "--dtype", "fp8"], "--dtype is for serving"),
+        (
+            ["import", "mt.yml", "llama3-8b", "h100:8"],
+            "the file is for 4 chips, h100:8 has 8. Name a machine of 4",
+        ),
+        (
+            ["import", "mt.yml", "h100:8", "--from", "vllm"],
+            "neither model nor machine. Add MODEL and",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    plan: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    Path("mt.yml").write_text("ici_fsdp_parallelism: 4\nper_device_batch_size: 1\n")
+    done = run(*[plan if word == "PLAN" else word for word in words])
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+    assert "Traceback" not in done.err
+
+
+def test_the_batch_of_the_command_line_replaces_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    words = ["import", "ds.json", "llama3-8b", "h100:64", "--batch", "128x4096", "--json"]
+    document = json.loads(run(*words).out)
+    assert document["workload"]["batch"] == 128
+    assert document["strategy"]["mesh"]["fsdp"] == 64

@@ -1,0 +1,171 @@
+"""Files as users of the frameworks write them, not by export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardwise.errors import BadFile, BadShape, UnknownName
+from shardwise.frameworks import registry
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+
+MEGATRON = """\
+#!/bin/bash
+GPUS_PER_NODE=8
+NUM_NODES=4
+export TP=4
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+)
+MODEL_PARALLEL_ARGS=(
+    --tensor-model-parallel-size ${TP}   # in the node
+    --pipeline-model-parallel-size 2
+    --sequence-parallel
+)
+TRAINING_ARGS=(
+    --micro-batch-size 1
+    --global-batch-size 128
+    --seq-length 4096
+    --use-distributed-optimizer
+    --recompute-granularity full
+)
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${MODEL_PARALLEL_ARGS[@]} ${TRAINING_ARGS[@]}
+"""
+TORCHTITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 4
+context_parallel_degree = 2
+[activation_checkpoint]
+mode = "selective"
+"""
+MAXTEXT = """\
+base_config: base.yml
+model_name: llama3.1-70b
+per_device_batch_size: 0.5
+max_target_length: 8192
+ici_fsdp_parallelism: 16
+ici_tensor_parallelism: 8
+dcn_data_parallelism: 2
+remat_policy: full
+"""
+DEEPSPEED = """\
+{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 4,
+ "gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 3},
+ "fp16": {"enabled": "auto"}}
+"""
+VLLM = "VLLM_USE_V1=1 vllm serve Qwen/Qwen3-30B-A3B -tp 2 -dp 4 --enable-expert-parallel \\\n"
+VLLM += "  --max-model-len 32768 --max-num-seqs 64 --kv-cache-dtype fp8\n"
+SGLANG = (
+    "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 16 --nnodes 2 \\\n"
+)
+SGLANG += "  --enable-dp-attention --dp 8 --trust-remote-code\n"
+TENSORRT = """\
+tensor_parallel_size: 8
+moe_expert_parallel_size: 8
+enable_attention_dp: true
+max_batch_size: 32
+kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.8}
+cuda_graph_config:
+  batch_sizes: [1, 2, 4]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "framework", "n_chips", "sizes"),
+    [
+        (MEGATRON, "train.sh", "megatron", 32, {"tensor": 4, "pipe": 2, "data": 4}),
+        (TORCHTITAN, "train.toml", "torchtitan", 64, {"tensor": 4, "context": 2, "fsdp": 8}),
+        (MAXTEXT, "run.yml", "maxtext", 256, {"fsdp": 16, "tensor": 8, "data": 2}),
+        (DEEPSPEED, "ds.json", "deepspeed", 16, {"fsdp": 16}),
+        (VLLM, "serve.sh", "vllm", 8, {"tensor": 2, "expert": 4}),
+        (SGLANG, "serve.sh", "sglang", 16, {"tensor": 2, "expert": 8}),
+        (TENSORRT, "extra.yaml", "tensorrt-llm", 8, {"expert": 8}),
+        (TENSORRT, "-", "tensorrt-llm", 8, {"expert": 8}),
+        (MEGATRON, "-", "megatron", 32, {"tensor": 4, "pipe": 2, "data": 4}),
+        (DEEPSPEED, "-", "deepspeed", 8, {"fsdp": 8}),
+    ],
+)
+def test_the_layout_is_read(
+    text: str, file: str, framework: str, n_chips: int, sizes: dict[str, int]
+) -> None:
+    content = registry.read(text, file)
+    assert content.framework.name == framework
+    mesh = content.launch.mesh(n_chips).sizes
+    assert {role: n for role, n in mesh.items() if n > 1} == sizes
+
+
+def launch(text: str, file: str) -> Any:
+    return registry.read(text, file).launch
+
+
+def test_batch_words_and_names_are_read() -> None:
+    megatron = launch(MEGATRON, "train.sh")
+    assert isinstance(megatron, TrainingLaunch)
+    assert (megatron.batch, megatron.micro_batch, megatron.seq) == (128, 1, 4096)
+    assert (megatron.zero, megatron.remat, megatron.n_chips) == (1, "full", 32)
+    maxtext = launch(MAXTEXT, "run.yml")
+    assert (maxtext.batch, maxtext.seq, maxtext.model) == (128, 8192, "llama3.1-70b")
+    vllm = launch(VLLM, "serve.sh")
+    assert isinstance(vllm, ServingLaunch)
+    assert (vllm.model, vllm.batch, vllm.context) == ("Qwen/Qwen3-30B-A3B", 256, 32768)
+    assert (vllm.kv, vllm.splits) == ("fp8", {"expert_tensor": 1})
+    titan = launch(TORCHTITAN, "train.toml")
+    assert (titan.zero, titan.remat, titan.micro_batch) == (3, "dots", 2)
+    assert launch(DEEPSPEED, "ds.json").batch is None
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "message"),
+    [
+        ("", "a.yaml", "a.yaml has no options: it is empty"),
+        ("- 1\n- 2\n", "a.yaml", "no mapping"),
+        ("a: &x 1\n", "a.yaml", 'line 1, "a: &x 1", begins with "&"'),
+        ("a: 1\na: 2\n", "a.yaml", 'line 2, "a: 2", gives the key "a" again'),
+        ("a: [1, 2\n", "a.yaml", "brackets that do not match"),
+        ("a: 1\n   b: 2\n", "a.yaml", "line 2"),
+        ("{", "a.json", "a.json is no JSON"),
+        ("[x", "a.toml", "a.toml is no TOML"),
+        ("a 'b\n", "a.sh", "a.sh is no script of a shell: No closing quotation"),
+        ('{"schema": "shardwise.plan/2"}', "p.json", "shardwise export p.json --to NAME"),
+        ("size: 3\n", "a.yaml", "options of no framework that is read .its first: size"),
+        (
+            "ici_fsdp_parallelism: 0\nici_data_parallelism: 2\n",
+            "a.yml",
+            "ici_fsdp_parallelism is 0",
+        ),
+        ("ici_fsdp_parallelism: -1\nici_data_parallelism: -1\n", "a.yml", "are both -1"),
+        ("tp-size: 8\nattn-dp-size: 3\nep-size: 2\n", "a.yaml", "tp-size 8 is no multiple"),
+        ("tensor-parallel-size: two\nmax-model-len: 9\n", "a.yaml", "it must be a number"),
+        (
+            "--tensor-model-parallel-size 8 --expert-model-parallel-size 12 "
+            "--expert-tensor-parallel-size 1",
+            "a.sh",
+            "does not hold whole tensor groups of 8",
+        ),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused(text: str, file: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
+        registry.read(text, file)
+
+
+def test_an_unknown_framework_is_refused() -> None:
+    with pytest.raises(UnknownName, match="megatron"):
+        registry.read(MEGATRON, "train.sh", "megatron-lm")
+
+
+def test_a_machine_of_another_size_is_refused() -> None:
+    with pytest.raises(BadShape, match=r"fsdp 16 x tensor 8 = 256 chips, the machine has 128"):
+        launch(MAXTEXT, "run.yml").mesh(128)
+    with pytest.raises(BadShape, match="tensor 4 x pipe 2 = 8 chips do not divide the 12"):
+        launch(MEGATRON, "train.sh").mesh(12)

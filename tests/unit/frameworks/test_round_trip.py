@@ -1,0 +1,183 @@
+"""A plan that is exported and read back has the same mesh, and the words that the file says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import shardwise as sw
+from shardwise.cli.inputs import parse_fixed
+from shardwise.errors import BadInput
+from shardwise.frameworks import registry
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from tests.unit.frameworks import plans
+
+TRAIN = registry.names("train")
+SERVE = registry.names("serve")
+
+# What a framework lacks, and refuses: all others of `plans` it runs.
+REFUSED = {
+    "maxtext": {"1f1b", "whole-experts"},
+    "torchtitan": {"sharded-experts", "slices"},
+    "deepspeed": {"context", "interleaved", "gpipe", "whole-experts", "sharded-experts", "slices"},
+    "megatron": {"gpipe", "slices"},
+    "megatron-bridge": {"gpipe", "slices"},
+    "nemo": {"gpipe", "slices"},
+    "tensorrt-llm": {"both"},
+}
+
+
+def body(text: str) -> str:
+    """A file without the comment that names model and machine."""
+    return re.sub(r"^.*shardwise: .*$", "", text, flags=re.M)
+
+
+def file_name(framework: str) -> str:
+    return f"launch{registry.find(framework).suffix}"
+
+
+@pytest.mark.parametrize("name", plans.TRAINING)
+@pytest.mark.parametrize("framework", TRAIN)
+def test_a_training_plan_comes_back(framework: str, name: str) -> None:
+    plan = plans.training(name)
+    if name in REFUSED.get(framework, ()):
+        with pytest.raises(BadInput, match="Nearest: plan again "):
+            registry.export(plan, framework)
+        return
+    text = registry.export(plan, framework).text
+    content = registry.read(body(text), file_name(framework))
+    launch = content.launch
+    assert content.framework.name == framework  # found by the options alone
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.mesh(plan.hardware.n_chips) == plan.layout.mesh
+    assert launch.n_chips in (None, plan.hardware.n_chips)
+    assert launch.batch == plan.job.batch
+    assert launch.seq in (None, plan.job.seq)
+    if launch.micro_batch is not None:
+        assert launch.micro_batch == plan.layout.micro_batch
+    if launch.n_microbatches is not None:
+        assert launch.n_microbatches == plan.layout.n_microbatches
+    assert launch.expert_tensor in (None, plan.layout.expert_tensor)
+    if plan.layout.is_pipelined:
+        assert launch.schedule == plan.layout.schedule
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "nemo", "deepspeed", "slurm"])
+@pytest.mark.parametrize("name", ["fsdp-tensor", "zero1", "zero2", "hybrid"])
+def test_the_zero_stage_comes_back(framework: str, name: str) -> None:
+    plan = plans.training(name)
+    launch = registry.read(registry.export(plan, framework).text, file_name(framework)).launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.zero == plan.layout.zero
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "slurm", "jobset"])
+def test_chunks_of_an_interleaved_schedule_come_back(framework: str) -> None:
+    plan = plans.training("interleaved")
+    launch = registry.read(registry.export(plan, framework).text, file_name(framework)).launch
+    assert isinstance(launch, TrainingLaunch)
+    mesh = launch.mesh(plan.hardware.n_chips)
+    assert launch.choices(mesh, plan.model.n_layers)["virtual"] == 4
+
+
+@pytest.mark.parametrize("name", plans.SERVING)
+@pytest.mark.parametrize("framework", SERVE)
+def test_an_engine_comes_back(framework: str, name: str) -> None:
+    plan = plans.serving(name)
+    if name in REFUSED.get(framework, ()):
+        with pytest.raises(BadInput, match="Nearest: plan again "):
+            registry.export(plan, framework)
+        return
+    content = registry.read(body(registry.export(plan, framework).text), file_name(framework))
+    launch = content.launch
+    assert content.framework.name == framework
+    assert isinstance(launch, ServingLaunch)
+    assert launch.mesh(plan.hardware.n_chips).sizes == plan.strategy.servers.mesh
+    assert launch.context == plan.workload.context
+    ranks = plan.strategy.servers.mesh["expert"]
+    assert launch.batch is not None
+    assert 0 <= launch.batch - plan.estimate.decode.batch < ranks  # rounded up to all ranks
+    shards = plan.strategy.servers.expert_tensor
+    if plan.strategy.servers.mesh["tensor"] > 1:
+        assert launch.splits.get("expert_tensor") == shards
+
+
+@pytest.mark.parametrize("framework", registry.names())
+def test_every_framework_runs_five_plans(framework: str) -> None:
+    names = plans.TRAINING if framework in TRAIN else plans.SERVING
+    assert len(set(names) - REFUSED.get(framework, set())) >= 5
+
+
+def test_the_comment_names_model_and_machine() -> None:
+    plan = plans.training("experts")
+    for framework in TRAIN:
+        launch = registry.read(registry.export(plan, framework).text, file_name(framework)).launch
+        assert (launch.model, launch.hardware) == ("mixtral-8x7b", "h100:64")
+
+
+@pytest.mark.parametrize("part", ["prefill", "decode"])
+def test_a_disaggregated_plan_has_a_file_for_each_part(part: str) -> None:
+    plan = plans.serving("dense", disaggregate=True)
+    assert plan.strategy.prefill
+    with pytest.raises(BadInput, match="--part prefill or --part decode"):
+        registry.export(plan, "vllm")
+    for framework in ("vllm", "sglang"):
+        launch = registry.read(registry.export(plan, framework, part).text, "f.yaml").launch
+        assert isinstance(launch, ServingLaunch)
+        assert launch.part == part
+
+
+def test_other_work_is_refused_with_the_names_that_do_it() -> None:
+    with pytest.raises(BadInput, match=r"vLLM serves.* maxtext, torchtitan"):
+        registry.export(plans.training("zero1"), "vllm")
+    with pytest.raises(BadInput, match=r"MaxText trains.* vllm, sglang, tensorrt-llm"):
+        registry.export(plans.serving("dense"), "maxtext")
+
+
+def test_a_plan_for_tpus_is_refused_by_frameworks_for_gpus() -> None:
+    with pytest.raises(
+        BadInput, match=r"plan is for v5p:4x4x4\*2.*export to maxtext, jobset, slurm"
+    ):
+        registry.export(plans.training("slices"), "megatron")
+
+
+@pytest.mark.parametrize("problem", ["kv", "weights"])
+def test_an_engine_that_no_framework_has_is_refused(problem: str) -> None:
+    value = {"kv": "batch", "weights": "2d"}[problem]
+    settings = {"tensor": 16, "kv": "batch"} if problem == "kv" else {"tensor": 4, "fsdp": 4}
+    plan = sw.plan(
+        sw.model("llama3-70b"),
+        sw.hardware("v5e:4x4"),
+        sw.Serve(context=4096, weights="int8", kv="int8", compute="int8"),
+        {**settings, problem: value},
+        disaggregate=False,
+    )
+    for framework in SERVE:
+        with pytest.raises(BadInput, match=f'"{value}"'):
+            registry.export(plan, framework)
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        (framework, name)
+        for framework in TRAIN
+        for name in sorted(REFUSED.get(framework, set()) - {"slices"})
+    ],
+)
+def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None:
+    plan = plans.training(name)
+    with pytest.raises(BadInput) as refusal:
+        registry.export(plan, framework)
+    option = re.search(r"--fix ([\w=,-]+\w)", str(refusal.value))
+    assert option
+    fixed = parse_fixed(option[1])
+    model, machine, batch, seq, settings = plans.TRAINING[name]
+    if "schedule" in fixed:
+        fixed["pipe"] = settings["pipe"]
+    if "context_kind" in fixed:
+        fixed["context"] = settings["context"]
+    job = sw.Train(batch=batch, seq=seq, remat="full")
+    nearest = sw.plan(sw.model(model), sw.hardware(machine), job, fixed, any_layout=True)
+    assert registry.export(nearest, framework).text
