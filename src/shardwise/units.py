@@ -120,7 +120,8 @@ def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[s
         name, equals, text = part.partition("=")
         name = name.strip()
         if not equals or not name:
-            problems.append(f'"{part}" is not NAME=SIZE. Write {name or "NAME"}=8.')
+            example = name if name.isidentifier() else "NAME"
+            problems.append(f'"{part}" is not NAME=SIZE. Write {example}=8.')
         elif name in sizes:
             problems.append(f"{what} {name} is given twice.")
         else:

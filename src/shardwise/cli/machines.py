@@ -10,9 +10,11 @@ from typing import TypeVar
 import shardwise as sw
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.ranges import MAX_POINTS, parse_values
+from shardwise.errors import BadInput
 from shardwise.hardware import chip_of
 from shardwise.hardware.machine_names import split_name
 
+ANY = "any"  # every chip of the catalogue
 _OTHER_SIZE = re.compile(r"[0-9][^a-wyz:]*", re.IGNORECASE)  # of the chip before: 128, 4x4x8
 _SIZES = re.compile(r"(?P<chip>[^:,]+):(?P<sizes>[^:,x*]+-[^:,x]+)$")
 Machine = TypeVar("Machine", sw.System, sw.System | sw.Chip)
@@ -34,6 +36,32 @@ def parse_machine(text: str) -> sw.System | sw.Chip:
 def parse_chip(text: str) -> sw.Chip:
     """The chip of a text that names a chip (`v5e`) or a machine (`v5e:4x4`)."""
     return chip_of(parse_machine(text))
+
+
+def compared_chips(text: str, *, with_one: bool = False) -> list[sw.Chip]:
+    """The chips of `any` or of a list, all of whose machines are compared; none for one machine.
+
+    Args:
+        with_one: whether a chip alone is such a list.
+
+    Raises:
+        BadInput: a part of the list is wrong, or has a size.
+    """
+    if text == ANY:
+        from shardwise.plan.machine_front import catalog_chips
+
+        return catalog_chips()
+    n_machines = sum("=" not in part for part in text.split(","))
+    if n_machines < 2 and (has_size(text) or not with_one):
+        return []
+    machines = parse_machines(text, parse_machine)
+    sized = [machine.name for machine in machines if isinstance(machine, sw.System)]
+    if sized:
+        raise BadInput(
+            f"{', '.join(sized)}: machines are chosen from chips without sizes, as h100,v5p, or "
+            "any. shardwise sweep compares machines."
+        )
+    return [chip_of(machine) for machine in machines]
 
 
 def parse_systems(text: str) -> list[sw.System]:

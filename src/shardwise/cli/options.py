@@ -47,7 +47,10 @@ hosts = partial(option, "Multiple hosts")
 Model = Annotated[str, argument("MODEL", "a preset (shardwise models), or a config.json")]
 Machine = Annotated[str, argument("HARDWARE", "a chip with its size: v5p:16x20x28, h100:64")]
 MachineOrChip = Annotated[
-    str, argument("HARDWARE", "v5e:4x4, h200:16; a chip alone, v5e: the best of its sizes")
+    str, argument("HARDWARE", "v5e:4x4, h200:16; v5e: the best of its sizes; any, or v5e,h100")
+]
+MachineOrAny = Annotated[
+    str, argument("HARDWARE", "v5p:16x20x28, h100:64; any, or h100,v5p: the best machine of all")
 ]
 Machines = Annotated[str, argument("HARDWARE", "one or more: h100:64-1024*2, v5e:4x4,v5p:4x4x4")]
 PlanOrModel = Annotated[str, argument("PLAN.json|MODEL", "a saved plan, or a model")]

@@ -36,3 +36,22 @@ def machines_of(chip: Chip) -> Iterator[System]:
             n_chips += node_gpus
         else:
             n_chips *= 2
+
+
+def doubling_machines(chip: Chip, max_chips: int) -> Iterator[System]:
+    """Machines of `chip`, each with at least twice the chips of the one before, smallest first.
+
+    Of the slices of a TPU with equal numbers of chips, the most compact one.
+    """
+    least_chips = 1
+    systems = sorted(machines_of(chip), key=lambda system: (system.n_chips, _longest(system)))
+    for system in systems:
+        if least_chips <= system.n_chips <= max_chips:
+            yield system
+            least_chips = 2 * system.n_chips
+
+
+def _longest(system: System) -> int:
+    """Chips along the longest axis of a torus; 0 without one."""
+    topology = system.topology
+    return 0 if isinstance(topology, Switched) else max(topology.shape)

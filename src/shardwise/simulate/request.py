@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+
+class PrefixBlocks(NamedTuple):
+    """The text that a prompt starts with, by blocks.
+
+    Args:
+        ids: an id for each block; prompts with the same id are equal up to the end of that block.
+        block_tokens: tokens of a block.
+    """
+
+    ids: tuple[int, ...]
+    block_tokens: int
+
+    def first_tokens_in(self, ids: Container[object]) -> int:
+        """Tokens of the first blocks, up to the first whose id is not in `ids`."""
+        n_tokens = 0
+        for block_id in self.ids:
+            if block_id not in ids:
+                break
+            n_tokens += self.block_tokens
+        return n_tokens
+
+    def id_at(self, end: int) -> int:
+        """The id of the block that has the token before position `end`."""
+        return self.ids[(end - 1) // self.block_tokens]
 
 
 class Request(NamedTuple):
@@ -15,8 +40,8 @@ class Request(NamedTuple):
         arrival_s: arrival time, in seconds from the start of the run.
         prompt: tokens of the prompt, at least 1.
         output: tokens to generate, at least 1; a real engine may stop earlier.
-        prefix: name of the text that the prompt starts with, equal for prompts that share it; None
-            for no shared text.
+        prefix: name of the text that the prompt starts with, equal for prompts that share it, or
+            its blocks; None for no shared text.
         shared: length of that text in tokens.
         client: who sent the request; requests of different clients take turns.
     """
@@ -29,11 +54,24 @@ class Request(NamedTuple):
     shared: int = 0
     client: str = ""
 
+    def prefix_texts(self) -> Iterator[tuple[str, int]]:
+        """The names of the texts that the shared prefix consists of, and their tokens."""
+        if isinstance(self.prefix, PrefixBlocks):
+            n_tokens = self.prefix.block_tokens
+            for index, block_id in enumerate(self.prefix.ids):
+                yield f"block {block_id}", max(0, min(n_tokens, self.shared - index * n_tokens))
+        elif self.prefix is not None:
+            yield f"prefix {self.prefix}", self.shared
+
     def prefix_keys(self, block_tokens: int) -> tuple[Hashable, ...]:
         """Return a key for each block that is full of tokens of the shared prefix."""
         if self.prefix is None:
             return ()
-        return tuple((self.prefix, index) for index in range(self.shared // block_tokens))
+        n_blocks = self.shared // block_tokens
+        if not isinstance(self.prefix, PrefixBlocks):
+            return tuple((self.prefix, index) for index in range(n_blocks))
+        ends = range(block_tokens, n_blocks * block_tokens + 1, block_tokens)
+        return tuple((self.prefix.id_at(end), end) for end in ends)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,8 +1,9 @@
 """Recorded traffic, read from a .csv or .jsonl file with one request per line.
 
 Columns are `arrival` (seconds), `prompt` and `output` (tokens). Prompts that start with the same
-text also have `prefix` (a name of that text) and `shared` (its length in tokens). Requests are
-sorted by arrival, and arrivals shifted so that the first is at 0.
+text also have `prefix` (a name of that text) and `shared` (its length in tokens). Published traces
+are read as they are, see `trace_formats`. Requests are sorted by arrival, and arrivals shifted so
+that the first is at 0.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardwise.errors import BadFile, raise_all
+from shardwise.simulate.request import PrefixBlocks
+from shardwise.simulate.trace_formats import REQUIRED, TraceFormat, format_of
 from shardwise.simulate.traffic import Traffic
 
-REQUIRED = ("arrival", "prompt", "output")
-COLUMNS = (*REQUIRED, "prefix", "shared")
 MAX_PROBLEMS = 5  # most problems of a file that an error lists
 LARGEST_TOKENS = 2**31 - 1
 
@@ -45,7 +47,7 @@ def read_trace(path: str | Path) -> Traffic:
     if len(problems) > MAX_PROBLEMS:
         reported.append(f"... and {len(problems) - MAX_PROBLEMS:,} more.")
     raise_all(BadFile, reported)
-    rows.sort(key=lambda row: row.arrival_s)
+    rows = sorted(_with_common_blocks(rows), key=lambda row: row.arrival_s)
     prefixes = [row.prefix for row in rows]
     shared = np.array([row.shared for row in rows])
     has_prefixes = any(prefix is not None for prefix in prefixes)
@@ -69,9 +71,10 @@ def _lines(file: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
         raise BadFile(f'"{file}" is neither .csv nor .jsonl.')
     table = csv.DictReader(text.splitlines())
     names = table.fieldnames or ()
-    _check_names(f"{file}, line 1", [name.strip() for name in names])
+    trace_format = _checked_format(f"{file}, line 1", [name.strip() for name in names])
     for fields in table:
-        yield table.line_num, {(name or "").strip(): value for name, value in fields.items()}
+        row = {(name or "").strip(): value for name, value in fields.items()}
+        yield table.line_num, trace_format.translate(row)
 
 
 def _parse_object(location: str, line: str) -> Mapping[str, Any]:
@@ -81,23 +84,30 @@ def _parse_object(location: str, line: str) -> Mapping[str, Any]:
         raise BadFile(f"{location}: not JSON ({error.msg}, column {error.colno}).") from None
     if not isinstance(fields, dict):
         raise BadFile(f'{location}: not an object. Write {{"arrival": 0.5, "prompt": 1, ...}}.')
-    _check_names(location, fields)
-    return fields
+    return _checked_format(location, fields).translate(fields)
 
 
-def _check_names(location: str, names: Iterable[str]) -> None:
-    columns = list(names)
-    problems = [f"no column {name}" for name in REQUIRED if name not in columns]
-    problems += [f'unknown column "{name}"' for name in columns if name not in COLUMNS]
+def _checked_format(location: str, names: Iterable[str]) -> TraceFormat:
+    """The format of the columns.
+
+    Raises:
+        BadFile: columns that the format lacks or does not know.
+    """
+    given = list(names)
+    trace_format = format_of(given)
+    columns = trace_format.columns
+    problems = [f"no column {name}" for name in trace_format.required if name not in given]
+    problems += [f'unknown column "{name}"' for name in given if name not in columns]
     if problems:
-        raise BadFile(f"{location}: {', '.join(problems)}. Columns: {', '.join(COLUMNS)}.")
+        raise BadFile(f"{location}: {', '.join(problems)}. Columns: {', '.join(columns)}.")
+    return trace_format
 
 
 class _Row(NamedTuple):
     arrival_s: float
     prompt: int
     output: int
-    prefix: str | None
+    prefix: Hashable
     shared: int
 
 
@@ -110,14 +120,36 @@ def _parse_row(location: str, fields: Mapping[str, Any], problems: list[str]) ->
         )
     prompt = _tokens(location, "prompt", fields.get("prompt"), 1, problems)
     output = _tokens(location, "output", fields.get("output"), 1, problems)
-    prefix = fields.get("prefix")
-    prefix = None if prefix in (None, "") else str(prefix)
+    prefix: Hashable = fields.get("prefix")
+    if not isinstance(prefix, PrefixBlocks):
+        prefix = None if prefix in (None, "") else str(prefix)
     shared = 0
     if fields.get("shared") not in (None, ""):
         shared = _tokens(location, "shared", fields["shared"], 0, problems)
     if shared > prompt >= 1:
         problems.append(f"{location}: shared {shared:,} is more than the prompt {prompt:,}.")
     return _Row(arrival_s, prompt, output, prefix, shared)
+
+
+def _with_common_blocks(rows: Sequence[_Row]) -> Iterator[_Row]:
+    """The requests, sharing those first blocks of their prompts that other requests have too.
+
+    A block that one request has alone would be found in the cache when the recording is repeated.
+    """
+    counts = Counter(
+        block_id
+        for row in rows
+        if isinstance(row.prefix, PrefixBlocks)
+        for block_id in row.prefix.ids
+    )
+    common = {block_id for block_id, count in counts.items() if count > 1}
+    for row in rows:
+        if isinstance(row.prefix, PrefixBlocks):
+            shared = min(row.shared, row.prefix.first_tokens_in(common))
+            n_blocks = -(-shared // row.prefix.block_tokens)
+            prefix = row.prefix._replace(ids=row.prefix.ids[:n_blocks])
+            row = row._replace(prefix=prefix if shared else None, shared=shared)
+        yield row
 
 
 def _number(value: object) -> float:

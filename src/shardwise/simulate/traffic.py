@@ -30,8 +30,8 @@ class Traffic:
         arrival_s: seconds from the start of the run, ascending; None for a closed loop.
         users: number of users in a closed loop; 0 with arrival times.
         think_s: seconds that a user of a closed loop waits before the next request.
-        prefix: name of the text that a prompt starts with, equal for prompts that share it; None
-            for no shared text.
+        prefix: name of the text that a prompt starts with, equal for prompts that share it, or its
+            `PrefixBlocks`; None for no shared text.
         shared: length of that text in tokens.
 
     Raises:

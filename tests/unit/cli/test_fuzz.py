@@ -91,7 +91,8 @@ def names_a_mistake(words: list[str], said: Said) -> bool:
     typed = " ".join(words).casefold()
     printable = "".join(letter if letter.isprintable() else "?" for letter in typed)
     names = [name.lstrip("-") for name in options(form(words)) if len(name) > 2]
-    parts = (*printable.split(), *re.findall(r"\w+", typed), '""', *names)
+    values = [word.partition("=")[2] for word in printable.split() if "=" in word]
+    parts = (*printable.split(), *filter(None, values), *re.findall(r"\w+", typed), '""', *names)
     if not all(typed_word.strip() for typed_word in words) and "isempty" in message:
         return True
     return bool(message) and any(part[:40] in message for part in parts)

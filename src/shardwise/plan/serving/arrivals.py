@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shardwise.errors import BadInput, nearest
 from shardwise.simulate import Traffic, read_trace
 from shardwise.simulate.planned import BLOCK_TOKENS
+from shardwise.simulate.request import PrefixBlocks
 from shardwise.simulate.traffic import constant, fixed, gamma
 from shardwise.workload import Serve
 
@@ -170,10 +171,13 @@ def prefix_hit_share(trace: Traffic, *, warm: bool = False) -> float:
     n_reused = 0
     for _ in range(2 if warm else 1):
         n_reused = 0
-        for name, n_tokens in zip(trace.prefix, block_tokens.tolist(), strict=True):
-            if name is not None:
-                n_reused += min(n_tokens, n_cached.get(name, 0))
-                n_cached[name] = max(n_tokens, n_cached.get(name, 0))
+        for prefix, n_tokens in zip(trace.prefix, block_tokens.tolist(), strict=True):
+            if isinstance(prefix, PrefixBlocks):
+                n_reused += min(n_tokens, prefix.first_tokens_in(n_cached))
+                n_cached.update(dict.fromkeys(prefix.ids, prefix.block_tokens))
+            elif prefix is not None:
+                n_reused += min(n_tokens, n_cached.get(prefix, 0))
+                n_cached[prefix] = max(n_tokens, n_cached.get(prefix, 0))
     return n_reused / float(trace.prompt.sum())
 
 

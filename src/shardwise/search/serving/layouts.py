@@ -207,9 +207,27 @@ def engine_meshes(
         n_engines = engines_per_machine(system, n_chips)
         if not n_engines or (fills_machine and n_chips != total_chips):
             continue
+        if not fixed.sizes and not _is_common(system, n_chips, mesh_sizes):
+            continue
         max_engines = max_sizes.get("data", n_engines)
         if fixed.get("data", n_engines) == n_engines and n_engines <= max_engines:
             yield Mesh(data=n_engines, **mesh_sizes)
+
+
+def _is_common(system: System, n_chips: int, sizes: Mapping[str, int]) -> bool:
+    """Whether operators launch such engines, so that a search proposes them unasked.
+
+    GPUs of a node are divided evenly, or in powers of two where a rack has other numbers; and no
+    serving engine combines context parallelism with a pipeline.
+    """
+    if sizes["context"] > 1 and sizes["pipe"] > 1:
+        return False
+    topology = system.topology
+    if not isinstance(topology, Switched):
+        return True
+    node_gpus = min(topology.domain, topology.n_gpus)
+    is_power_of_two = n_chips & (n_chips - 1) == 0
+    return n_chips > node_gpus or node_gpus % n_chips == 0 or is_power_of_two
 
 
 def _role_sizes(

@@ -66,7 +66,8 @@ class Request:
         fixed: sizes of mesh roles and options that the user fixed, and largest sizes.
         peak: whether to use the chip's peak rates rather than the expected ones.
         disaggregate: True to search only disaggregated deployments, False only colocated ones;
-            None to compare both, if the job has an output length and a bound or a request rate.
+            None to compare both, if the job has an output length and a bound on latency, for which
+            prefill is separated.
     """
 
     config: ModelConfig
@@ -94,7 +95,7 @@ class Request:
     def compares_both_kinds(self) -> bool:
         """Whether colocated and disaggregated deployments are compared."""
         job = self.job
-        bounded = job.rate or job.ttft_s or job.tpot_s
+        bounded = job.ttft_s or job.tpot_s
         return self.disaggregate is None and bool(bounded) and job.output is not None
 
     def rates(self, job: Serve) -> ServeRates:

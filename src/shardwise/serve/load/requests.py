@@ -207,11 +207,9 @@ def text_pieces(text: str, seed: str, length: TextLength) -> Prompts:
         return (text * copies)[start : start + n_characters]
 
     def prompt(request: Request) -> Prompt:
-        prefix = ""
-        if request.prefix is not None:
-            prefix = piece(f"prefix {request.prefix}", request.shared)
+        pieces = [piece(name, n_tokens) for name, n_tokens in request.prefix_texts()]
         rest = request.prompt - request.shared - length.fixed
-        return prefix + piece(f"request {request.id}", rest)
+        return "".join([*pieces, piece(f"request {request.id}", rest)])
 
     return prompt
 
@@ -234,7 +232,7 @@ def read_text(path: str) -> str:
 def _draw(pool: Sequence[Item], request: Request, seed: str) -> list[Item]:
     """Draw the items of a prompt; `seed` and the names of request and prefix determine them."""
     items: list[Item] = []
-    if request.prefix is not None:
-        items = random.Random(f"{seed} prefix {request.prefix}").choices(pool, k=request.shared)
+    for name, n_items in request.prefix_texts():
+        items += random.Random(f"{seed} {name}").choices(pool, k=n_items)
     rest = request.prompt - len(items)
     return items + random.Random(f"{seed} request {request.id}").choices(pool, k=rest)

@@ -7,14 +7,23 @@ from typing import Annotated
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_mesh, parse_output_file, parse_top, roles
-from shardwise.cli.machines import parse_machine
+from shardwise.cli.inputs import (
+    Inputs,
+    names_of_set_options,
+    parse_mesh,
+    parse_output_file,
+    parse_top,
+    roles,
+)
+from shardwise.cli.machines import compared_chips, parse_machine
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.traffic import read_traffic
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.hardware import chip_of
 from shardwise.plan.serving import build
+from shardwise.plan.serving.choice import choose
+from shardwise.report import machine_choice as choice_report
 from shardwise.report.document import plans_document, save
 from shardwise.report.serving import plan as report
 
@@ -72,7 +81,10 @@ def run(
     if mesh and (fix or most):
         inputs.refuse("--mesh gives the whole engine, --fix and --max a part of it. Use one.")
     config = inputs.read(sw.model, model)
-    machine = inputs.read(parse_machine, hardware)
+    chips = inputs.read(compared_chips, hardware)
+    machine = None
+    if chips == []:
+        machine = inputs.read(parse_machine, hardware)
     requests = RequestOptions(
         prompt=prompt,
         output=output,
@@ -90,12 +102,39 @@ def run(
     arrivals = inputs.read(read_traffic, traffic, at, capacity, requests)
     recorded = arrivals is not None and arrivals.trace is not None
     dtypes = weights_of(config, dtype)
-    jobs = inputs.read(read_jobs, requests, dtypes, kv_dtype, compute, chip, recorded=recorded)
+
+    def jobs_on(chip: sw.Chip | None) -> tuple[sw.Serve, ...]:
+        return read_jobs(requests, dtypes, kv_dtype, compute, chip, recorded=recorded)
+
+    jobs = inputs.read(jobs_on, chip)
     fixed = inputs.read(parse_engine, mesh, fix)
     limits = inputs.optional(parse_mesh, most, roles()) or {}
     plan_count = inputs.read(parse_top, top)
     inputs.optional(parse_output_file, file)
+    if chips:
+        one_machine = {
+            "--mesh": mesh,
+            "--fix": fix,
+            "--max": most,
+            "--capacity": capacity,
+            "--top": plan_count != 1,
+        }
+        names = names_of_set_options(one_machine)
+        if names:
+            inputs.refuse(f"{hardware} is many machines; {names} is for one.")
     inputs.done()
+    if machine is None:
+        with progress(f"searching engines of {len(chips)} chips", quiet=json):
+            choice = choose(
+                config, chips, jobs_on, peak=peak, disaggregate=disaggregate, arrivals=arrivals
+            )
+        if file:
+            save(choice.chosen, file)
+        return Answer(
+            document=lambda: choice,
+            blocks=choice_report.serving_blocks(choice, saved=file),
+            as_json=json,
+        )
     with progress(f"searching engines of {hardware}", quiet=json):
         plans = build.search(
             config,

@@ -19,23 +19,33 @@ from shardwise.cli.inputs import (
     roles,
     split_settings,
 )
-from shardwise.cli.options import output, rates
+from shardwise.cli.machines import compared_chips
+from shardwise.cli.options import output, rates, workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.training.workload import check_workload, read_job
 from shardwise.errors import BadInput, NoPlan
+from shardwise.plan.training.choice import choose, chosen_system
+from shardwise.report import machine_choice as choice_report
 from shardwise.report.document import plans_document, save
 from shardwise.report.training import plan as report
 
 PARETO_AXES = ("memory", "chips")
+USUAL_BATCH = "1024x4096"  # of a run whose machine is chosen: 4M tokens, as of LLaMA 3's start
 
 
 def run(
     model: options.Model,
-    hardware: options.Machine,
+    hardware: options.MachineOrAny,
     train: options.Training = False,
     serve: options.Serving = False,
     batch: options.GlobalBatch = "",
     tokens: options.TrainingTokens = "",
+    within: Annotated[
+        str, workload("--within TIME", "the longest run, for the choice of a machine: 30d")
+    ] = "",
+    budget: Annotated[
+        str, workload("--budget USD", "the dearest run, for the choice of a machine: 50M")
+    ] = "",
     dtype: options.TrainingDtype = "bf16",
     precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
@@ -70,7 +80,12 @@ def run(
     if mesh and any_layout:
         inputs.refuse("--mesh gives the split, --any-layout searches for one. Use one.")
     config = inputs.read(sw.model, model)
-    system = inputs.read(sw.hardware, hardware)
+    chips = inputs.read(compared_chips, hardware, with_one=bool(tokens))
+    system = None
+    if chips == []:
+        system = inputs.read(sw.hardware, hardware)
+    if chips and not batch:
+        batch = USUAL_BATCH
     job = inputs.read(
         read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload, precision
     )
@@ -94,7 +109,34 @@ def run(
             inputs.refuse(f"--pareto lists many plans; {names} is for one.")
     if restart and not mtbf:
         inputs.refuse("--restart needs --mtbf, the time between failures of one chip.")
+    within_s = inputs.optional(_parse_duration, within, "--within")
+    budget_usd = inputs.optional(units.parse_count, budget.lstrip("$"), "--budget")
+    if chips:
+        one_machine = {
+            "--mesh": mesh,
+            "--fix": fix,
+            "--max": most,
+            "--any-layout": any_layout,
+            "--mtbf": mtbf,
+            "--pareto": pareto,
+            "--top": plan_count != 1,
+        }
+        names = names_of_set_options(one_machine)
+        if names:
+            inputs.refuse(f"{hardware} is many machines; {names} is for one.")
+    elif within or budget:
+        inputs.refuse("--within and --budget choose a machine: give any, or h100,v5p.")
     inputs.done()
+    if system is None:
+        with progress(f"comparing machines of {len(chips)} chips", quiet=json):
+            choice = choose(config, chips, job, within_s=within_s, budget_usd=budget_usd, peak=peak)
+        if file:
+            save(sw.plan(config, chosen_system(choice, chips), job, peak=peak), file)
+        return Answer(
+            document=lambda: choice,
+            blocks=choice_report.training_blocks(choice, saved=file),
+            as_json=json,
+        )
     search_options: dict[str, Any] = {"most": limits, "any_layout": any_layout, "peak": peak}
     if pareto:
         from shardwise.plan.training.pareto import chips_front, memory_front

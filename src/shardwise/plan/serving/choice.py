@@ -1,0 +1,173 @@
+"""The machine for serving: the cheapest and the fastest of several chips that keep the bounds.
+
+Each chip is searched over all its sizes by means, without queues. Under traffic, requests are
+simulated on the cheapest deployment, then on the next, until one meets the bounds at a price below
+that of the others by means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import NoPlan, ShardwiseError
+from shardwise.hardware import Chip
+from shardwise.models import ModelConfig
+from shardwise.plan.machine_front import ChipPrice, pareto_front, price_of, split_by_price
+from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.serving import build
+from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.workload import Serve
+
+MAX_REFUSALS = 3  # of chips, in the error if none has a plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMachine:
+    """The deployment that a search chose for a chip, by means.
+
+    Args:
+        n_chips: chips of all engines.
+        cost: dollars an hour if the job has a rate, else dollars for a million output tokens.
+        rates: chip of the runs from which the rates come; another one's are borrowed.
+    """
+
+    hardware: str
+    chip: str
+    n_chips: int
+    tpot_s: float
+    ttft_s: float
+    usd_per_hour: float
+    usd_per_million_tokens: float
+    cost: float
+    rates: str
+
+    @property
+    def seconds(self) -> float:
+        """Time of an output token."""
+        return self.tpot_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingChoice:
+    """Deployments on several chips.
+
+    Args:
+        rate: requests per second, or None.
+        machines: the best deployment of each chip that keeps the bounds, cheapest first.
+        front: names of the machines than which no other is both cheaper and faster.
+        chosen: the plan of the cheapest one; with traffic, of the cheapest that meets the bounds.
+        prices: chip -> its price.
+        without_price: chips that have no price, and are not compared.
+        unable: chip -> why it has no plan.
+    """
+
+    model: str
+    rate: float | None
+    machines: tuple[ServingMachine, ...]
+    front: tuple[str, ...]
+    chosen: ServingPlan
+    prices: dict[str, ChipPrice]
+    without_price: tuple[str, ...]
+    unable: dict[str, str]
+
+
+def choose(
+    model: ModelConfig,
+    chips: Sequence[Chip],
+    jobs_on: Callable[[Chip], Sequence[Serve]],
+    *,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+    arrivals: Arrivals | None = None,
+) -> ServingChoice:
+    """Choose the chip and the deployment for a workload.
+
+    Args:
+        jobs_on: the workload on a chip, in each combination of dtypes to try.
+        arrivals: requests to simulate.
+
+    Other arguments are those of `shardwise.plan.api.plan`.
+
+    Raises:
+        BadInput: no chip has a price.
+        NoPlan: no chip keeps the bounds.
+    """
+    priced, without_price = split_by_price(chips)
+    plans: dict[str, ServingPlan] = {}
+    unable: dict[str, str] = {}
+
+    def search(chip: Chip, simulated: Arrivals | None) -> ServingPlan | None:
+        jobs = [arrivals.mean_job(job) if arrivals else job for job in jobs_on(chip)]
+        options = {"peak": peak, "disaggregate": disaggregate, "arrivals": simulated}
+        try:
+            return build.search(model, chip, jobs, {}, 1, **options)[0]  # type: ignore[arg-type]
+        except ShardwiseError as error:
+            unable[chip.name] = error.problems[0]
+            return None
+
+    for chip in priced:
+        plan = search(chip, None)
+        if plan is not None:
+            plans[chip.name] = plan
+    by_cost = sorted(plans, key=lambda name: _machine(plans[name]).cost)
+    chosen = plans[by_cost[0]] if by_cost else None
+    if arrivals is not None:
+        chosen = _simulated(by_cost, plans, {chip.name: chip for chip in priced}, search, arrivals)
+    if chosen is None:
+        reasons = list(unable.items())[:MAX_REFUSALS]
+        raise NoPlan(
+            f"none of {len(priced)} chips with a price serves {model.name} so.",
+            *(f"{name}: {reason}" for name, reason in reasons),
+        )
+    machines = sorted((_machine(plan) for plan in plans.values()), key=lambda row: row.cost)
+    return ServingChoice(
+        model=model.name,
+        rate=chosen.workload.rate,
+        machines=tuple(machines),
+        front=tuple(row.hardware for row in pareto_front(machines)),
+        chosen=chosen,
+        prices={chip.name: price_of(chip) for chip in priced if chip.name in plans},
+        without_price=without_price,
+        unable=unable,
+    )
+
+
+def _simulated(
+    names: Sequence[str],
+    plans: dict[str, ServingPlan],
+    chips: dict[str, Chip],
+    search: Callable[[Chip, Arrivals | None], ServingPlan | None],
+    arrivals: Arrivals,
+) -> ServingPlan | None:
+    """The cheapest plan whose simulated requests meet the bounds; it replaces that by means."""
+    best: ServingPlan | None = None
+    for name in names:
+        if best is not None and _machine(best).cost <= _machine(plans[name]).cost:
+            break
+        plan = search(chips[name], arrivals)
+        if plan is None:
+            del plans[name]
+            continue
+        plans[name] = plan
+        if best is None or _machine(plan).cost < _machine(best).cost:
+            best = plan
+    return best
+
+
+def _machine(plan: ServingPlan) -> ServingMachine:
+    estimate = plan.estimate
+    prices = estimate.usd_per_million_tokens
+    usd_per_million = prices.output if prices else 0.0
+    usd_per_hour = estimate.usd_per_hour or 0.0
+    return ServingMachine(
+        hardware=plan.hardware.name,
+        chip=plan.hardware.chip,
+        n_chips=round(estimate.tokens_per_s / estimate.tokens_per_s_per_chip),
+        tpot_s=estimate.tpot_s,
+        ttft_s=estimate.ttft_s,
+        usd_per_hour=usd_per_hour,
+        usd_per_million_tokens=usd_per_million,
+        cost=usd_per_hour if plan.workload.rate else usd_per_million,
+        rates=estimate.rates.name,
+    )

@@ -1,0 +1,125 @@
+"""The choice of a machine as a table of cost and time, for training and for serving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from shardwise import units
+from shardwise.estimate.calibration import PEAK
+from shardwise.plan.machine_front import ChipPrice
+from shardwise.plan.serving.choice import ServingChoice, ServingMachine
+from shardwise.plan.training.choice import TrainingChoice, TrainingMachine
+from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.words import duration, mesh_text, percent
+
+MAX_ROWS = 12
+
+
+def training_blocks(choice: TrainingChoice, *, saved: str = "") -> Iterator[Block]:
+    """The cheapest and the fastest machine, the front between them, and the prices."""
+    cheapest = choice.cheapest
+    text = f"Cheapest: {_run(cheapest)}."
+    if choice.fastest is not cheapest:
+        text += f" Fastest: {_run(choice.fastest)}."
+    yield strong(text)
+    yield labelled([("run", _about_run(choice))])
+    rows = [
+        [
+            duration(row.run_s),
+            units.show_dollars(row.usd),
+            f"{row.n_chips:,}",
+            row.hardware,
+            percent(row.mfu),
+            _rates(row.rates, row.chip),
+            mesh_text(row.mesh),
+        ]
+        for row in choice.front[:MAX_ROWS]
+    ]
+    yield table([">run", ">cost", ">chips", "!hardware", ">MFU", "!rates", "mesh"], rows)
+    yield labelled(_prices(choice.prices, choice.without_price))
+    yield quiet(
+        f"{choice.n_searched} machines searched, in sizes that double; no machine here is both "
+        "cheaper and faster than another"
+    )
+    if saved:
+        yield quiet(f"saved {saved}: the plan of {choice.chosen.hardware}")
+    yield quiet(
+        f"type  shardwise plan {choice.model} {choice.chosen.hardware} --train --batch "
+        f"{choice.batch}x{choice.seq}"
+    )
+
+
+def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]:
+    """The cheapest and the fastest deployment, that of each chip, and the prices."""
+    cheapest = choice.machines[0]
+    fastest = min(choice.machines, key=lambda row: row.tpot_s)
+    text = f"Cheapest: {_deployment(cheapest)}."
+    if fastest is not cheapest:
+        text += f" Fastest: {_deployment(fastest)}."
+    yield strong(text)
+    rows = [
+        [
+            f"${row.usd_per_hour:,.2f}",
+            f"{row.usd_per_million_tokens:,.2f}",
+            units.show_seconds(row.tpot_s),
+            units.show_seconds(row.ttft_s),
+            f"{row.n_chips:,}",
+            row.hardware,
+            _rates(row.rates, row.chip),
+            "front" if row.hardware in choice.front else "",
+        ]
+        for row in choice.machines[:MAX_ROWS]
+    ]
+    headers = [">an hour", ">$/M out", ">TPOT", ">TTFT", ">chips", "!hardware", "!rates", "!"]
+    yield table(headers, rows)
+    yield labelled(_prices(choice.prices, choice.without_price))
+    notes = []
+    if choice.unable:
+        notes.append(f"no plan on {', '.join(choice.unable)} (--json says why)")
+    if len(choice.machines) > MAX_ROWS:
+        notes.append(f"{MAX_ROWS} of {len(choice.machines)} chips shown")
+    yield from map(quiet, notes)
+    if saved:
+        yield quiet(f"saved {saved}: the plan of {choice.chosen.hardware.name}")
+    yield quiet(f"type  the same with {choice.chosen.hardware.chip} for its reasons")
+
+
+def _run(row: TrainingMachine) -> str:
+    return f"{row.hardware}, {duration(row.run_s)}, {units.show_dollars(row.usd)}"
+
+
+def _deployment(row: ServingMachine) -> str:
+    return (
+        f"{row.n_chips:,} chips of {row.chip} ({row.hardware}), TPOT "
+        f"{units.show_seconds(row.tpot_s)}, ${row.usd_per_hour:,.2f} an hour, "
+        f"${row.usd_per_million_tokens:,.2f} per million output tokens"
+    )
+
+
+def _about_run(choice: TrainingChoice) -> str:
+    text = (
+        f"{units.show_count(choice.tokens)} tokens in steps of {choice.batch:,} sequences x "
+        f"{choice.seq:,}"
+    )
+    if choice.within_s is not None:
+        text += f", within {duration(choice.within_s)}"
+    if choice.budget_usd is not None:
+        text += f", for at most {units.show_dollars(choice.budget_usd)}"
+    return text
+
+
+def _rates(rates: str, chip: str) -> str:
+    """Whose runs the rates come from: of another chip, they are borrowed; or peak rates."""
+    return rates if rates in (chip, PEAK.name) else f"of {rates}"
+
+
+def _prices(
+    prices: Mapping[str, ChipPrice], without_price: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    each = [
+        f"{name} ${price.usd_per_hour:,.2f} ({price.as_of or 'yours'})"
+        for name, price in prices.items()
+    ]
+    yield "prices", ", ".join(each) + " per chip-hour; yours: b200,price=5USD/h"
+    if without_price:
+        yield "none", f"no public price, not compared: {', '.join(without_price)}"

@@ -1,0 +1,70 @@
+"""The chip for a workload is the cheapest whose deployment keeps the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import NoPlan
+from shardwise.plan.serving import build
+from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.choice import choose
+
+MODEL = sw.model("llama3-8b")
+CHIPS = [sw.chip("h100"), sw.chip("v5e"), sw.chip("v6e")]
+
+
+def jobs(
+    *, ttft_s: float = 0.5, tpot_s: float = 0.03, rate: float | None = 20.0
+) -> Sequence[sw.Serve]:
+    return [sw.Serve(prompt=2048, output=512, rate=rate, ttft_s=ttft_s, tpot_s=tpot_s)]
+
+
+def test_each_chip_has_the_plan_of_its_own_search() -> None:
+    choice = choose(MODEL, CHIPS, lambda chip: jobs())
+    assert [row.cost for row in choice.machines] == sorted(row.cost for row in choice.machines)
+    assert {row.chip for row in choice.machines} == {"h100", "v5e", "v6e"}
+    for row in choice.machines:
+        plan = build.search(MODEL, sw.chip(row.chip), jobs(), {}, 1)[0]
+        assert row.usd_per_hour == row.cost == pytest.approx(plan.estimate.usd_per_hour)
+        assert row.tpot_s == pytest.approx(plan.estimate.tpot_s)
+    assert choice.chosen.hardware.chip == choice.machines[0].chip
+
+
+def test_without_a_rate_the_cheapest_token_wins() -> None:
+    choice = choose(MODEL, CHIPS, lambda chip: jobs(rate=None))
+    assert [row.cost for row in choice.machines] == [
+        row.usd_per_million_tokens for row in choice.machines
+    ]
+
+
+def test_the_choice_meets_the_bounds_when_requests_are_simulated() -> None:
+    choice = choose(MODEL, CHIPS, lambda chip: jobs(), arrivals=Arrivals())
+    traffic = choice.chosen.estimate.traffic
+    assert traffic is not None
+    assert traffic.within >= 0.99
+    costs = {row.chip: row.cost for row in choice.machines}
+    assert costs[choice.chosen.hardware.chip] == min(costs.values())
+
+
+def test_bounds_that_no_chip_keeps_say_why_of_some() -> None:
+    with pytest.raises(NoPlan) as caught:
+        choose(MODEL, CHIPS, lambda chip: jobs(tpot_s=1e-6))
+    first, *reasons = caught.value.problems
+    assert first == "none of 3 chips with a price serves llama3-8b so."
+    assert [reason.split(":")[0] for reason in reasons] == ["h100", "v5e", "v6e"]
+    assert "--tpot 1.00 us" in reasons[0]
+
+
+def test_nodes_are_divided_evenly() -> None:
+    """Unasked, no search proposes engines that leave GPUs of a node idle; asked, it does."""
+    model = sw.model("qwen3-32b")
+    job = sw.Serve(prompt=2048, output=512, rate=4.0)
+    plans = build.search(model, sw.hardware("h100:8"), job, {}, 5)
+    assert {plan.strategy.mesh["pipe"] for plan in plans} <= {1, 2, 4, 8}
+    best = plans[0]
+    assert (best.strategy.mesh["tensor"], best.strategy.mesh["pipe"]) == (4, 1)
+    asked = build.search(model, sw.hardware("h100:8"), job, {"pipe": 3}, 1)[0]
+    assert asked.strategy.mesh["pipe"] == 3

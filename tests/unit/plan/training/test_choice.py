@@ -1,0 +1,117 @@
+"""The machine for a run is the cheapest or fastest that keeps the bounds, as an exhaustive search
+finds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadInput, NoPlan
+from shardwise.plan.machine_front import catalog_chips, pareto_front
+from shardwise.plan.training.choice import TrainingChoice, choose, chosen_system
+
+DAY = 86400.0
+MODEL = sw.model("llama3-8b")
+JOB = sw.Train(batch=256, seq=4096, tokens=1e12)
+CHIPS = [sw.chip("h100"), sw.chip("v5p"), sw.chip("v6e")]
+
+
+@pytest.fixture(scope="module")
+def unbounded() -> TrainingChoice:
+    return choose(MODEL, CHIPS, JOB)
+
+
+def test_no_machine_of_the_front_is_dominated(unbounded: TrainingChoice) -> None:
+    assert len(unbounded.front) > 3
+    for cheaper, faster in itertools.pairwise(unbounded.front):
+        assert cheaper.usd < faster.usd
+        assert cheaper.run_s > faster.run_s
+
+
+def test_machines_that_are_skipped_are_dominated(unbounded: TrainingChoice) -> None:
+    """Every power of two of H100s, planned by itself, is no better than the front."""
+    for n_chips in (8, 64, 512, 4096):
+        plan = sw.plan(MODEL, sw.hardware(f"h100:{n_chips}"), JOB)
+        assert plan.estimate.run_s is not None
+        assert plan.estimate.usd is not None
+        usd = plan.estimate.usd * (1 + 1e-9)
+        run_s = plan.estimate.run_s * (1 + 1e-9)
+        assert any(row.usd <= usd and row.run_s <= run_s for row in unbounded.front)
+
+
+def test_a_row_has_the_figures_of_its_plan(unbounded: TrainingChoice) -> None:
+    row = next(row for row in unbounded.front if row.chip == "v5p")
+    plan = sw.plan(MODEL, sw.hardware(row.hardware), JOB)
+    assert row.run_s == pytest.approx(plan.estimate.run_s)
+    assert row.usd == pytest.approx(plan.estimate.usd)
+    assert row.mfu == pytest.approx(plan.estimate.mfu)
+
+
+def test_bounds_cut_the_front(unbounded: TrainingChoice) -> None:
+    """Within bounds are the rows of the whole front that keep them."""
+    middle = unbounded.front[len(unbounded.front) // 2]
+    in_time = choose(MODEL, CHIPS, JOB, within_s=middle.run_s)
+    assert in_time.cheapest == middle == in_time.chosen
+    affordable = choose(MODEL, CHIPS, JOB, budget_usd=middle.usd)
+    assert affordable.fastest == middle == affordable.chosen
+    both = choose(MODEL, CHIPS, JOB, within_s=middle.run_s, budget_usd=middle.usd)
+    assert both.front == (middle,)
+
+
+def test_more_money_is_never_slower(unbounded: TrainingChoice) -> None:
+    budgets = [row.usd * factor for row in unbounded.front[:4] for factor in (1, 1.1)]
+    fastest = [choose(MODEL, CHIPS, JOB, budget_usd=usd).fastest.run_s for usd in sorted(budgets)]
+    assert fastest == sorted(fastest, reverse=True)
+
+
+def test_a_cheaper_chip_is_never_chosen_less(unbounded: TrainingChoice) -> None:
+    free = choose(MODEL, [sw.chip("h100,price=0.01USD/h"), *CHIPS[1:]], JOB)
+    assert free.cheapest.chip == "h100"
+    assert chosen_system(free, [sw.chip("h100,price=0.01USD/h")]).chip.usd_per_chip_hour == 0.01
+
+
+def test_bounds_that_no_machine_keeps_name_the_nearest() -> None:
+    with pytest.raises(NoPlan) as caught:
+        choose(MODEL, CHIPS, JOB, within_s=60.0, budget_usd=1000.0)
+    problems = list(caught.value.problems)
+    assert problems[0] == "no machine trains llama3-8b within 60.0 s for $1,000.00."
+    assert [problem.split(":")[0] for problem in problems[1:]] == [
+        "Cheapest of all",
+        "Fastest of all",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: choose(MODEL, CHIPS, sw.Train(batch=8, seq=512)), "needs its tokens"),
+        (lambda: choose(MODEL, [sw.chip("l4")], JOB), "no price is known of l4. Give one: l4,pri"),
+    ],
+)
+def test_a_run_without_tokens_or_prices_is_refused(
+    attempt: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        attempt()
+    assert message in str(caught.value)
+
+
+def test_chips_without_a_price_are_named() -> None:
+    choice = choose(MODEL, [sw.chip("l4"), sw.chip("v6e")], JOB)
+    assert choice.without_price == ("l4",)
+    assert set(choice.prices) == {"v6e"}
+
+
+def test_the_catalogue_has_no_desktops() -> None:
+    names = {chip.name for chip in catalog_chips()}
+    assert {"h100", "b200", "v5e", "mi300x"} <= names
+    assert not {"rtx-4090", "cpu", "groq"} & names
+
+
+def test_a_front_keeps_one_of_equal_rows(unbounded: TrainingChoice) -> None:
+    first = unbounded.front[0]
+    assert pareto_front([first, first]) == [first]
