@@ -141,6 +141,9 @@ class Chip:
             were not measured.
         collectives: the same of collectives.
         dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
+        own_step_ratio: measured over expected seconds of a step in the user's own runs: their
+            geometric mean.
+        n_own_runs: number of these runs.
         path: the user's file with the chip, as the user wrote it; empty for chips of the catalog.
         sourced: the figures of the file; `figures` has the current ones.
         quotes: values that other documents state, by document and name of the figure; see `quoted`.
@@ -188,6 +191,8 @@ class Chip:
     serving: Serving | None = None
     training: Mapping[str, float] = field(default_factory=dict, hash=False)
     collectives: Mapping[str, float] = field(default_factory=dict, hash=False)
+    own_step_ratio: float | None = None
+    n_own_runs: int | None = None
     path: str = field(default="", compare=False)
     sourced: Mapping[str, Figure] = field(default_factory=dict, repr=False, compare=False)
     quotes: Mapping[str, Mapping[str, Figure]] = field(

@@ -107,6 +107,8 @@ FIELDS: Final[dict[str, Field]] = {
     "host.dram": Field("host_dram_bytes", "B"),
     "power.chip": Field("power_w", "W"),
     "price.chip_hour": Field("usd_per_chip_hour", "USD/h"),
+    "own.step": Field("own_step_ratio", "x"),
+    "own.runs": Field("n_own_runs", "count"),
     "serving.pass": Field("serving.pass_s", "s"),
     "serving.sequence": Field("serving.sequence_s", "s"),
     "serving.request": Field("serving.request_s", "s"),
@@ -144,8 +146,8 @@ class Figure:
     Args:
         value: a number in SI base units (prices in dollars per hour), a count, a shape, a tuple of
             shapes, a word or a bool.
-        unit: `B`, `B/s`, `FLOP/s`, `s`, `Hz`, `W`, `USD/h`, `count`, `shape`, `shapes`, `word` or
-            `yes/no`.
+        unit: `B`, `B/s`, `FLOP/s`, `s`, `Hz`, `W`, `USD/h`, `x`, `count`, `shape`, `shapes`, `word`
+            or `yes/no`.
         source: the public document that states the value.
         as_of: month in which the document was published or read, `YYYY-MM`; "" for a user's value.
         confirmed: False if its sources are secondary or contradict each other.
@@ -261,6 +263,8 @@ def show_value(value: Value, unit: str) -> str:
         return _trim(units.show_seconds(value))
     if unit == "USD/h":
         return f"{units.show_dollars(value)}/h"
+    if unit == "x":
+        return f"{value:.4g} x"
     return _trim(units.show_rate(value, unit, 4))
 
 

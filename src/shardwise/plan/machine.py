@@ -16,6 +16,7 @@ from shardwise.estimate.calibration import (
     AchievedShares,
     Calibration,
     calibration,
+    own_factor,
 )
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.training.measured_rates import is_measured
@@ -87,10 +88,22 @@ def memory_bytes(memory: Memory) -> MemoryBytes:
 
 
 def rates_of(system: System, *, peak: bool) -> Calibration:
-    """The measured or calibrated rates of the machine's chip, or peak rates."""
+    """The measured or calibrated rates of the machine's chip, or peak rates.
+
+    Own runs on the chip correct its calibrated rates; the file of a measured machine has them
+    corrected already.
+    """
     if peak:
         return PEAK
-    return MEASURED if is_measured(system.chip) else calibration(system.chip.name)
+    chip = system.chip
+    if is_measured(chip):
+        return MEASURED
+    rates = calibration(chip.name)
+    if chip.own_step_ratio is None:
+        return rates
+    factor = own_factor(chip.own_step_ratio, chip.n_own_runs or 1)
+    source = f"{rates.source}; corrected by {chip.n_own_runs or 1} own runs"
+    return replace(rates.slowed(factor), name=f"{rates.name} and own", source=source)
 
 
 def rates_used(shares: AchievedShares) -> RatesUsed:

@@ -15,6 +15,8 @@ from shardwise.compare.result import (
     Row,
     StepComparison,
 )
+from shardwise.estimate.calibration import own_factor
+from shardwise.hardware import Chip
 from shardwise.report.check.faults import remedy, sentence
 from shardwise.report.compare_causes import phrase
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
@@ -48,6 +50,18 @@ def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterato
         yield quiet(
             "type  shardwise compare PLAN TRACE for the groups, beside a trace of its steps"
         )
+
+
+def calibrated_blocks(chip: Chip, path: str) -> Iterator[Block]:
+    """By how much own runs correct the chip, and how it is planned for."""
+    n_runs = chip.n_own_runs or 1
+    ratio = chip.own_step_ratio or 1.0
+    factor = own_factor(ratio, n_runs)
+    yield quiet(
+        f"saved {path}: {chip.name}, {counted(n_runs, 'own run')}, steps ×{ratio:.3g} as long as "
+        f"expected; plans expect ×{factor:.3g}"
+    )
+    yield quiet(f"type  shardwise plan MODEL ./{path.removeprefix('./')}:N --train ...")
 
 
 def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterator[Block]:

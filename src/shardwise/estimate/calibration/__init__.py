@@ -10,14 +10,19 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
+from shardwise import units
 from shardwise.arrays import Num
 
 # dtype -> the next wider dtype, whose share is used if a chip's file has none for this dtype.
 WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
+
+# Own runs say less of a step than their ratio: with n of them, others of the same model, chip and
+# source are predicted best by the ratio to the power n / (n + 0.7) (bench/own_runs.py).
+OWN_SHRINKAGE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,32 @@ class Calibration(AchievedShares):
     def scan_share(self) -> Num:
         """Share of the 16-bit peak that an SSM scan achieves."""
         return self.attention if self.scan is None else self.scan
+
+    def slowed(self, factor: float) -> Calibration:
+        """Rates at which all work of a step takes `factor` times as long."""
+        return replace(
+            self,
+            matmuls={dtype: share / factor for dtype, share in self.matmuls.items()}
+            or dict.fromkeys(units.BYTES_PER_ELEMENT, 1 / factor),
+            attention=self.attention / factor,
+            scan=None if self.scan is None else self.scan / factor,
+            hbm=self.hbm / factor,
+            links=self.links / factor,
+            network=self.network / factor,
+            kernel_s=self.kernel_s * factor,
+            expert_s=self.expert_s * factor,
+            collective_s=self.collective_s * factor,
+        )
+
+
+def own_factor(ratio: float, n_runs: int) -> float:
+    """By what the expected seconds of other steps are multiplied after some own runs.
+
+    Args:
+        ratio: measured over expected seconds of the own runs: their geometric mean.
+        n_runs: number of own runs.
+    """
+    return float(ratio ** (n_runs / (n_runs + OWN_SHRINKAGE)))
 
 
 PEAK = Calibration()

@@ -67,6 +67,7 @@ def _attention_traffic(
     rows = load.n_decoding * load.tokens_per_sequence / batch_shards(form, mesh)
     if form.kv != "copied":
         over_batch = form.kv == "batch"
+        exchanges = (mesh["tensor"] > kv_heads) & (load.n_decoding > 0)
         head_dims = attention.d_head + attention.d_head_v
         yield engine.collective(
             name="attn.exchange",
@@ -78,7 +79,7 @@ def _attention_traffic(
                 if over_batch
                 else "results over the sequence"
             ),
-            count=where(mesh["tensor"] > kv_heads, n_layers * (1 + over_batch), 0),
+            count=where(exchanges, n_layers * (1 + over_batch), 0),
             joined_bytes=rows * attention.n_heads * head_dims / 2 * WIRE_BYTES,
         )
     new_keys = load.prefill_tokens / batch_shards(form, mesh) * kv_elements(attention) * WIRE_BYTES
