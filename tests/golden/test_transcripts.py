@@ -36,6 +36,8 @@ SCREENS = [
     "fit_serve",
     "roofline_typed",
     "shard",
+    "collective",
+    "thresholds",
 ]
 
 

@@ -60,6 +60,8 @@ COMMANDS = {
     "B=1024 D=8192 F=32768",
     "shard_grad_padded": "shard 'A[I_X,J] . B[J,K_Y] -> C[I_X,K_Y]' --mesh X=4,Y=2 --on v5e:2x4 "
     "I=1001 J=512 K=512 --grad",
+    "collective": "collective all_gather 34MB --on v5e:4x4 --axis X",
+    "thresholds": "thresholds llama3-70b v5p:16x20x28 --batch 1120x4096",
     "hw_v5e": "hw v5e",
     "hw_slices": "hw v5e --slices",
     "hw_list": "hw",

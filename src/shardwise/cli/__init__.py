@@ -37,6 +37,8 @@ VERBS = {
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
+    "collective": "the time of one collective on a machine's links, level by level",
+    "thresholds": "from which sizes on a model is compute-bound on a chip, by each network",
     "hw": "chips, slices and systems, every figure with its source",
     "models": "models, their parameters, FLOPs and cache bytes by part",
     "book": 'the worked problems of "How to Scale Your Model", solved by this package',
@@ -140,7 +142,7 @@ def help_text() -> str:
     import textwrap
 
     lines = [
-        textwrap.fill(text, 78, initial_indent=f"  {verb:<10}", subsequent_indent=" " * 12)
+        textwrap.fill(text, 78, initial_indent=f"  {verb:<12}", subsequent_indent=" " * 14)
         for verb, text in VERBS.items()
     ]
     return _HELP.format(verbs="\n".join(lines))

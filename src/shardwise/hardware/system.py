@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
 from shardwise.hardware.catalog import find_chip
 from shardwise.hardware.chip import Chip, get, with_values
-from shardwise.hardware.figure import Value, parse_value, unit_of
+from shardwise.hardware.figure import DTYPES, Value, parse_value, unit_of
 from shardwise.hardware.machine_names import split_name
 from shardwise.hardware.shape import MAX_CHIPS, parse_shape, show_shape
 from shardwise.hardware.switched import Switched
@@ -26,6 +26,8 @@ OVERRIDES = {
     "pcie": "pcie.bandwidth",
     "price": "price.chip_hour",
 }
+QUANTITIES = ("B", "B/s", "FLOP/s", "s", "Hz", "W", "USD/h")  # units of figures with other values
+FIGURE_HINT = "Or a figure of shardwise hw CHIP by its name, as core.clock=1.5GHz."
 
 _COUNT = re.compile(r"[0-9]+(?:x[0-9]+)*")
 
@@ -219,15 +221,27 @@ def _count(text: str, what: str) -> int:
     return shape[0]
 
 
+def _overridden(key: str) -> str:
+    """The figure that an option of the hardware replaces: `hbm`, `bf16`, `core.clock`.
+
+    Raises:
+        UnknownName: there is no such figure, or it is no quantity.
+    """
+    path = OVERRIDES.get(key, f"peak.{key}" if key in DTYPES else key)
+    if unit_of(path) not in QUANTITIES:
+        raise UnknownName("option of the hardware", key, (*OVERRIDES, *DTYPES), FIGURE_HINT)
+    return path
+
+
 def _overrides(chip: Chip, parts: list[str]) -> dict[str, Value | None]:
     problems: list[str] = []
     values: dict[str, Value | None] = {}
     for part in parts:
         key, equals, raw = map(str.strip, part.partition("="))
         try:
-            if not equals or key not in OVERRIDES:
-                raise UnknownName("option of the hardware", key, OVERRIDES)
-            path = OVERRIDES[key]
+            if not equals:
+                raise UnknownName("option of the hardware", key, OVERRIDES, FIGURE_HINT)
+            path = _overridden(key)
             values[path] = parse_value(raw, unit_of(path) or "", key)
         except BadInput as error:
             problems += error.problems

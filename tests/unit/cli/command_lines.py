@@ -37,6 +37,8 @@ GOOD = {
     "data": "tokenize none.txt --out none/tokens",
     "roofline": "llama3.2-1b v5e --op mlp.up",
     "shard": "A[I_X,J].B[J,K_Y]->C[I_X,K_Y] I=64 J=64 K=64 --mesh X=2,Y=2 --on v5e:2x2",
+    "collective": "all_gather 34MB --on v5e:2x2 --axis X",
+    "thresholds": "llama3.2-1b v5e",
     "hw": "v5e:2x2",
     "models": "llama3.2-1b",
     "book": "sharding-q2-1",
