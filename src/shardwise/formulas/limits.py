@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwise.errors import BadInput
 from shardwise.formulas import thresholds
 from shardwise.formulas.inference import memory_bound_tensor_limit
 from shardwise.formulas.thresholds import alpha
@@ -34,12 +35,18 @@ class Widths:
 
     @classmethod
     def of(cls, model: ModelConfig) -> Widths:
-        """The widths of a model: of its routed experts, else of its widest feed-forward layer."""
+        """The widths of a model: of its routed experts, else of its widest feed-forward layer.
+
+        Raises:
+            BadInput: it has neither.
+        """
         if model.moes:
             moe = max((moe for moe, _ in model.moes), key=lambda moe: moe.n_experts)
             return cls(
                 d_ff=moe.d_ff, n_experts=moe.n_experts, experts_per_token=moe.experts_per_token
             )
+        if not model.ffns:
+            raise BadInput(f"{model.name} has no feed-forward layers, which the limits are of.")
         return cls(d_ff=max(ffn.d_ff for ffn, _ in model.ffns))
 
 

@@ -37,7 +37,7 @@ def run(
     sequences = inputs.optional(parse_batch, batch)
     system = machine if isinstance(machine, sw.System) else None
     if sequences and machine and not system:
-        inputs.refuse(f"--batch needs the chips of a machine: {hardware}:64.")
+        inputs.refuse("--batch needs the chips of a machine, as h100:64 or v5p:8x8x8.")
     inputs.done()
     chip = chip_of(machine)
     rows = limits(widths, chip, dtype)
