@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import shardwise as sw
-from shardwise.cli.inputs import Inputs
+from shardwise.cli.inputs import Inputs, names_of_set_options
 from shardwise.cli.ranges import MAX_POINTS, parse_values
 from shardwise.errors import BadInput
 from shardwise.hardware import chip_of
@@ -62,6 +62,13 @@ def compared_chips(text: str, *, with_one: bool = False) -> list[sw.Chip]:
             "any. shardwise sweep compares machines."
         )
     return [chip_of(machine) for machine in machines]
+
+
+def refuse_with_many(inputs: Inputs, hardware: str, settings: Mapping[str, object]) -> None:
+    """Refuse options of one machine, by name those that are set, where many are compared."""
+    names = names_of_set_options(settings)
+    if names:
+        inputs.refuse(f"{hardware} is many machines, of which {names} cannot be said.")
 
 
 def parse_systems(text: str) -> list[sw.System]:

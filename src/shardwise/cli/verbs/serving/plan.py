@@ -7,15 +7,8 @@ from typing import Annotated
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import (
-    Inputs,
-    names_of_set_options,
-    parse_mesh,
-    parse_output_file,
-    parse_top,
-    roles,
-)
-from shardwise.cli.machines import compared_chips, parse_machine
+from shardwise.cli.inputs import Inputs, parse_mesh, parse_output_file, parse_top, roles
+from shardwise.cli.machines import compared_chips, parse_machine, refuse_with_many
 from shardwise.cli.options import workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.serving.traffic import read_traffic
@@ -119,9 +112,7 @@ def run(
             "--capacity": capacity,
             "--top": plan_count != 1,
         }
-        names = names_of_set_options(one_machine)
-        if names:
-            inputs.refuse(f"{hardware} is many machines; {names} is for one.")
+        refuse_with_many(inputs, hardware, one_machine)
     inputs.done()
     if machine is None:
         with progress(f"searching engines of {len(chips)} chips", quiet=json):

@@ -19,7 +19,7 @@ from shardwise.cli.inputs import (
     roles,
     split_settings,
 )
-from shardwise.cli.machines import compared_chips
+from shardwise.cli.machines import compared_chips, refuse_with_many
 from shardwise.cli.options import output, rates, workload
 from shardwise.cli.progress import progress
 from shardwise.cli.verbs.training.workload import check_workload, read_job
@@ -121,9 +121,7 @@ def run(
             "--pareto": pareto,
             "--top": plan_count != 1,
         }
-        names = names_of_set_options(one_machine)
-        if names:
-            inputs.refuse(f"{hardware} is many machines; {names} is for one.")
+        refuse_with_many(inputs, hardware, one_machine)
     elif within or budget:
         inputs.refuse("--within and --budget choose a machine: give any, or h100,v5p.")
     inputs.done()
