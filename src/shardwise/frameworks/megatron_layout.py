@@ -111,9 +111,10 @@ def _recompute(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
         modules += ["moe_act"] if run.is_moe else []
         modules += ["mla_up_proj"] if run.latent else []
         if len(modules) == 1:
+            modules.append("mlp")
             notes.append(
                 "remat dots: Megatron Core recomputes no activation function of a dense MLP alone; "
-                "it saves it, or recomputes all of the MLP (module mlp)."
+                "module mlp recomputes all of the MLP, which takes less memory and more time."
             )
     elif policy != "norms":
         notes.append(f"remat of the plan recomputes {policy}; only layernorm is asked for.")
