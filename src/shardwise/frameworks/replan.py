@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadFile, BadInput, DoesNotFit
+from shardwise.frameworks import registry
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
+from shardwise.plan.machine import system_of
+from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.serving import build as serving_build
@@ -57,6 +60,28 @@ def training_plan(
         **state_dtypes(launch.precision or "", compute),  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)
+
+
+def memory_problem(plan: Plan, exported: str, framework: str) -> str:
+    """Why a plan's layout does not fit as a framework runs it; empty if it fits.
+
+    A framework may keep the training state in other dtypes, or recompute less.
+
+    Args:
+        exported: the launch configuration that was written of the plan.
+    """
+    try:
+        launch = registry.read(exported, "the configuration", framework).launch
+    except BadFile:  # one that starts `shardwise train`, with the plan itself
+        return ""
+    if not isinstance(launch, TrainingLaunch):
+        return ""
+    model = model_of(plan.model.architecture)
+    try:
+        training_plan(launch, model, system_of(plan.hardware), (plan.job.batch, plan.job.seq))
+    except DoesNotFit as error:
+        return error.problems[0]
+    return ""
 
 
 def serving_plan(

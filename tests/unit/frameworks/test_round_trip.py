@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 from shardwise.cli.inputs import parse_fixed
 from shardwise.errors import BadInput
-from shardwise.frameworks import registry
+from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from tests.unit.frameworks import plans
 
@@ -181,3 +181,14 @@ def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None
     job = sw.Train(batch=batch, seq=seq, remat="full")
     nearest = sw.plan(sw.model(model), sw.hardware(machine), job, fixed, any_layout=True)
     assert registry.export(nearest, framework).text
+
+
+def test_what_does_not_fit_there_is_said() -> None:
+    """torchtitan keeps fp32 weights, for which a full chip has no room."""
+    plan = sw.plan(sw.model("llama3-70b"), sw.hardware("h100:64"), sw.Train(batch=64, seq=8192))
+    problems = {
+        name: replan.memory_problem(plan, registry.export(plan, name).text, name)
+        for name in ("torchtitan", "megatron", "slurm")
+    }
+    assert problems["torchtitan"].startswith("does not fit: llama3-70b on h100:64 needs")
+    assert (problems["megatron"], problems["slurm"]) == ("", "")

@@ -11,6 +11,7 @@ from shardwise.cli.inputs import Inputs, load_plan, parse_output_file
 from shardwise.cli.options import argument, output
 from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks import registry
+from shardwise.plan.schema.training import Plan
 
 
 def run(
@@ -39,6 +40,12 @@ def run(
     export = registry.export(loaded, to, part or None)
     for text in export.notes:
         note(f"not in the file: {text}")
+    if isinstance(loaded, Plan):
+        from shardwise.frameworks import replan
+
+        problem = replan.memory_problem(loaded, export.text, to)
+        if problem:
+            note(f"as {registry.find(to).title} runs it: {problem}")
     if not file:
         return Answer(document=lambda: export, blocks=(), raw=export.text, as_json=json)
     _save(export.text, file)
