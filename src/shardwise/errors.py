@@ -24,6 +24,7 @@ choices that work. An exception may report several problems.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -119,6 +120,17 @@ class MissingExtra(ShardwiseError):
 
 class IgnoredKey(UserWarning):
     """A key of a file that is not read; the command line shows it as a note."""
+
+
+def file_error(path: str | os.PathLike[str], error: OSError, result: str = "") -> BadFile:
+    """The error of a file that the operating system refuses.
+
+    Args:
+        result: a sentence about what that leads to, such as "Nothing was saved."
+    """
+    name = os.fspath(path)
+    shown = name if name.strip() else f'"{name}"'
+    return BadFile(f"{shown}: {error.strerror}. {result}".rstrip())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

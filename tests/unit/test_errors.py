@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import errors
-from shardwise.errors import ShardwiseError, UnknownName, nearest, raise_all
+from shardwise.errors import ShardwiseError, UnknownName, file_error, nearest, raise_all
 
 
 def tree(cls: type[ShardwiseError]) -> list[type[ShardwiseError]]:
@@ -93,3 +95,11 @@ def test_any_name_has_an_answer(name: str, known: list[str]) -> None:
 def test_a_long_unknown_name_is_cut() -> None:
     (problem,) = UnknownName("chip", "a" * 300, ["h100"]).problems
     assert problem == f'unknown chip "{"a" * 77}...". Known: "h100".'
+
+
+def test_a_file_with_a_blank_name_is_quoted() -> None:
+    refusal = OSError(errno.ENOENT, "No such file or directory")
+    assert str(file_error(" ", refusal)) == '" ": No such file or directory.'
+    assert str(file_error("a/b", refusal, "Nothing was saved.")) == (
+        "a/b: No such file or directory. Nothing was saved."
+    )

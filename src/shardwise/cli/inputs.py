@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from shardwise import units
-from shardwise.errors import BadFile, BadInput, Problems, UnknownName
+from shardwise.errors import BadInput, Problems, UnknownName, file_error
 
 if TYPE_CHECKING:
     from shardwise.plan.schema.json_io import AnyPlan
@@ -171,7 +171,8 @@ def parse_output_file(path: str) -> str:
     if not problem and not os.access(written, os.W_OK):
         problem = errno.EACCES
     if problem:
-        raise BadFile(f"{path}: {os.strerror(problem)}. Nothing was saved.")
+        refusal = OSError(problem, os.strerror(problem))
+        raise file_error(path, refusal, "Nothing was saved.")
     return path
 
 

@@ -13,7 +13,7 @@ from math import exp, log
 from pathlib import Path
 
 from shardwise.compare.result import StepComparison
-from shardwise.errors import BadFile, BadInput
+from shardwise.errors import BadFile, BadInput, file_error
 from shardwise.estimate.calibration import own_factor
 from shardwise.estimate.training.measured_rates import is_measured
 from shardwise.hardware import Chip
@@ -70,7 +70,7 @@ def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> 
     try:
         target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
     return load_chip(target)
 
 
@@ -92,7 +92,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
 
 
 def _scaled(text: str, factor: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from shardwise.check.serving import ServingVerdict
 from shardwise.check.user.function import FunctionReport
 from shardwise.check.verdict import Verdict
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, file_error
 from shardwise.plan.schema.json_io import AnyPlan, decode, load
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.files import SUFFIX
@@ -78,7 +78,7 @@ def read_input(path: str) -> Input:
     try:
         content = given.read_bytes()
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
     if path.endswith(LINES):
         return _read_run(given, given.parent / PLAN_FILE)
     return _read_document(path, content)

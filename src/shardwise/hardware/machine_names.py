@@ -31,7 +31,7 @@ def split_name(text: str) -> tuple[str, str]:
     name = text.strip()
     if ":" in name:
         chip, _, size = name.rpartition(":")
-        return chip, size
+        return (chip, size) if chip.strip(":") else (name, "")
     if name.endswith(".toml") or is_chip(name):
         return name, ""
     for pattern in (_COUNT_FIRST, _COUNT_LAST, _ACCELERATOR_TYPE):

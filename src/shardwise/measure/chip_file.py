@@ -8,7 +8,7 @@ import platform
 from collections.abc import Iterator
 from pathlib import Path
 
-from shardwise.errors import BadFile
+from shardwise.errors import file_error
 from shardwise.hardware.figure import unit_of
 from shardwise.measure.rates import MeasuredRates
 
@@ -69,4 +69,4 @@ def write_chip(rates: MeasuredRates, path: str) -> None:
     try:
         Path(path).write_text(as_toml(rates), encoding="utf-8")
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None

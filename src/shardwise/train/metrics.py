@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardwise.errors import BadFile
+from shardwise.errors import file_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class MetricsFile:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open for the run)
             except OSError as error:
-                raise BadFile(f"{path}: {error.strerror}.") from None
+                raise file_error(path, error) from None
 
     def write(self, document: dict[str, Any]) -> None:
         """Append a line; a full disk is reported once and does not stop the run."""

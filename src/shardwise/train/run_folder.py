@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TextIO
 
-from shardwise.errors import BadFile, BadInput
+from shardwise.errors import BadFile, BadInput, file_error
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.runtime.processes.consensus import all_agree
@@ -109,7 +109,7 @@ def write_record(folder: str, record: RunRecord, plan: Plan) -> None:
             partial.write_bytes(content)
             partial.replace(path)
         except OSError as error:
-            raise BadFile(f"{path}: {error.strerror}.") from None
+            raise file_error(path, error) from None
 
 
 def changes(folder: str, record: RunRecord, earlier: RunRecord, plan: Plan) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardwise.errors import BadFile, raise_all
+from shardwise.errors import BadFile, file_error, raise_all
 
 CHUNK_CHARACTERS = 1 << 20  # longest text that is tokenized at once
 # First bytes of compressed files -> name of the format.
@@ -72,7 +72,7 @@ class Sources:
             self.skipped.append(path)
             return None
         except OSError as error:
-            raise BadFile(f"{path}: {error.strerror}.") from None
+            raise file_error(path, error) from None
 
 
 def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
@@ -138,7 +138,7 @@ def _lines(path: Path, key: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise BadFile(_not_text(path, error)) from None
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
 
 
 def _line_text(path: Path, number: int, line: str, key: str) -> str:

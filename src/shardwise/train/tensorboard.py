@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadFile, MissingExtra
+from shardwise.errors import MissingExtra, file_error
 from shardwise.train.metrics import Hooks, StepRecord
 
 # Fields of `StepRecord` that are written.
@@ -46,7 +46,7 @@ class EventFile:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self._writer: Any = EventsWriter(f"{folder}/events", f".{os.getpid()}")
         except OSError as error:
-            raise BadFile(f"{folder}: {error.strerror}.") from None
+            raise file_error(folder, error) from None
 
     def step(self, record: StepRecord) -> None:
         """Append the record of a step; a full disk is reported once and does not stop the run."""

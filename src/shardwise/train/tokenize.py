@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, file_error
 from shardwise.runtime.tokenizer import END_TOKENS, TOKENIZER_FILE, FileTokenizer, Tokenizer
 from shardwise.train.sources import Sources
 from shardwise.train.tokens import METADATA_FILE, SCHEMA
@@ -87,7 +87,7 @@ def tokenize(
             shutil.copyfile(file, folder / TOKENIZER_FILE)
         (folder / METADATA_FILE).write_text(json.dumps(metadata, indent=1) + "\n")
     except OSError as error:
-        raise BadFile(f"{folder}: {error.strerror}. No tokens were written.") from None
+        raise file_error(folder, error, "No tokens were written.") from None
     return TokenizeSummary(
         folder=out,
         tokenizer=tokenizer.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import shlex
@@ -99,9 +100,13 @@ def names_a_mistake(words: list[str], said: Said) -> bool:
 
 
 def faults(seed: int, count: int) -> list[str]:
+    """The faults of `count` command lines, each in an empty folder of its own below this one."""
     found = []
-    for words in command_lines(seed, count):
-        problem = fault(words)
+    for number, words in enumerate(command_lines(seed, count)):
+        folder = Path(str(number))
+        folder.mkdir()
+        with contextlib.chdir(folder):
+            problem = fault(words)
         if problem:
             found.append(f"shardwise {shlex.join(words)}\n    {problem.strip()}")
     return found

@@ -77,7 +77,9 @@ def test_gigabytes_are_no_number_of_chips(text: str) -> None:
         parse_system(text)
 
 
-@pytest.mark.parametrize("text", ["24090", "h100-80gb", "", "8x", "x8", "-8", "h100--8", "v5e-0"])
+@pytest.mark.parametrize(
+    "text", ["24090", "h100-80gb", "", "8x", "x8", "-8", "h100--8", "v5e-0", "::"]
+)
 def test_what_is_no_machine_is_read_as_a_chip(text: str) -> None:
     assert split_name(text) == (text, "")
 

@@ -9,7 +9,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.failure import note
 from shardwise.cli.inputs import Inputs, load_plan, parse_output_file
 from shardwise.cli.options import argument, output
-from shardwise.errors import BadFile, BadInput
+from shardwise.errors import BadInput, file_error
 from shardwise.frameworks import registry
 from shardwise.plan.schema.training import Plan
 
@@ -61,6 +61,6 @@ def _save(text: str, file: str) -> None:
         with open(file, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise BadFile(f"{file}: {error.strerror}. Nothing was saved.") from None
+        raise file_error(file, error, "Nothing was saved.") from None
     except UnicodeError as error:
         raise BadInput(f"{file}: {error}.") from None

@@ -14,7 +14,7 @@ from shardwise.cli.inputs import Inputs, parse_output_file
 from shardwise.cli.machines import parse_machine
 from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
-from shardwise.errors import BadFile, BadInput, NoPlan
+from shardwise.errors import BadFile, BadInput, NoPlan, file_error
 from shardwise.frameworks import registry
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.plan.schema.serving import ServingPlan
@@ -145,7 +145,7 @@ def _text(path: str) -> str:
         with open(path, encoding="utf-8") as stream:
             text = stream.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
     except UnicodeError:
         raise BadFile(f"{path} is no text in UTF-8.") from None
     if len(text) > LARGEST_FILE:

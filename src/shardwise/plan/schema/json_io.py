@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadFile, IgnoredKey, ShardwiseError, nearest, raise_all
+from shardwise.errors import BadFile, IgnoredKey, ShardwiseError, file_error, nearest, raise_all
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.common import SCHEMA, Reason
 from shardwise.plan.schema.serving import ServingPlan
@@ -122,7 +122,7 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
         with open(path, "rb") as file:
             return decode(file.read(), os.fspath(path), Path(path).parent)
     except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: {error.strerror}.") from None
+        raise file_error(path, error) from None
 
 
 def _with_chip_file(hardware: dict[str, Any], folder: Path) -> dict[str, Any]:

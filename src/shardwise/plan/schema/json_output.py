@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from shardwise.errors import BadFile
+from shardwise.errors import file_error
 
 
 def encode(value: Any) -> bytes:
@@ -25,4 +25,4 @@ def write(value: Any, path: str | os.PathLike[str]) -> None:
         with open(path, "wb") as file:
             file.write(encode(value) + b"\n")
     except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: {error.strerror}. Nothing was saved.") from None
+        raise file_error(path, error, "Nothing was saved.") from None
