@@ -39,10 +39,12 @@ function Roofline({ frame }) {
     .map((x) => ({ x, y: Math.min(data.peak_flops, x * rate) }));
   const floor = Math.min(...points.map((p) => p.flops_per_s), ...data.traffic.map((t) =>
     t.flops_per_s), data.peak_flops / 10) / 2;
-  const slanted = data.traffic.map((t) => ({ ...t, roof: roof(t.bytes_per_s) }));
+  const top = 2 * Math.max(data.peak_flops, ...data.traffic.map((t) => t.flops_per_s));
+  const slanted = data.traffic.map((t) => ({ ...t, roof: [
+    { x: low, y: low * t.bytes_per_s }, { x: Math.max(high, low), y: high * t.bytes_per_s }] }));
   const options = {
     x: { type: "log", domain: [low, high], label: "FLOPs per byte", grid: true },
-    y: { type: "log", domain: [floor, data.peak_flops * 2], label: "FLOP/s of a chip",
+    y: { type: "log", domain: [floor, top], label: "FLOP/s of a chip",
       tickFormat: (v) => si(v), grid: true },
     r: { range: [2, 13] },
     marks: [
@@ -60,8 +62,8 @@ function Roofline({ frame }) {
   return html`<figure><h3>Roofline</h3>
     <${Drawn} label="Roofline: FLOP/s over FLOPs per byte, a dot for each operation" options=${options} />
     <figcaption>Dots are operations, sized by their time at peak rates (squares: backward); diamonds
-      are the step's FLOPs per byte of an axis' traffic, under its dashed roof. The knee of HBM is at
-      ${si(knee)} FLOPs a byte.</figcaption>
+      are the step's FLOPs per byte of an axis' traffic, under its dashed roof.
+      Traffic above the solid roof takes less time than compute. HBM's knee is at ${si(knee)} FLOPs a byte.</figcaption>
     <${Twin} caption="operations of the roofline"
       head=${["operation", "phase", "count", "FLOPs/byte", "FLOP/s", "time"]}
       rows=${[...data.points.map((p) => [p.name, p.phase, whole(p.count),
@@ -93,8 +95,8 @@ function Memory({ frame }) {
     </svg>
     <ul class="legend">${spans.map((s) => html`<li><svg width="14" height="14" aria-hidden="true">
       <rect width="14" height="14" fill=${`url(#fill${s.i})`} /></svg> ${s.name} ${bytes(s.bytes)}</li>`)}</ul>
-    <figcaption>At its fullest, in ${data.moment}: ${bytes(data.total)}; ${bytes(data.margin)} of
-      ${bytes(data.capacity)} stay free for the compiler. ${data.left >= 0
+    <figcaption>At its fullest, in ${data.moment}: ${bytes(data.total)};
+      ${" "}${bytes(data.margin)} of ${bytes(data.capacity)} stay free for the compiler. ${data.left >= 0
         ? `${bytes(data.left)} are left.` : html`<strong>${bytes(-data.left)} too much.</strong>`}</figcaption>
     <${Twin} caption="memory of a chip" head=${["part", "bytes", "share"]} rows=${
       spans.map((s) => [s.name, bytes(s.bytes), `${((100 * s.bytes) / data.total).toFixed(1)} %`])} />
@@ -156,8 +158,8 @@ function Pareto({ frame, best, curves }) {
   };
   return html`<figure><h3>Latency and throughput</h3>
     <${Drawn} label="Throughput of a chip over latency" options=${options} />
-    <figcaption>The star is this plan, triangles are ${serving ? "the front of the search, the line is this engine at other batches"
-      : "the other strategies of the search"}${bound && serving ? "; the shade is within the bound" : ""}.</figcaption>
+    <figcaption>The star is this plan, triangles are ${serving
+      ? "the front of the search, the line is this engine at other batches" : "the other strategies of the search"}${bound && serving ? "; the shade is within the bound" : ""}.</figcaption>
     <${Twin} caption="latency and throughput" head=${["strategy", "time", "tokens/s/chip"]} rows=${
       points.map((p) => [p.name, seconds(p.seconds), whole(p.rate)])} /></figure>`;
 }
@@ -169,10 +171,9 @@ const COLUMNS = [["strategy", (r) => meshText(r.mesh)], ["form", (r) => r.form],
 
 function Strategies({ frame, best }) {
   const [column, sort] = useState(2);
-  const others = (best || frame).strategies.filter((r, i) => i > 0 || best);
   const [own, ...more] = frame.strategies;
-  const rows = [own, ...(others.length ? others : more)].map((row, i) =>
-    i && best && row.why === "this plan" ? { ...row, why: "the best of the search" } : row);
+  const searched = best ? best.strategies.map((row, i) => (i ? row : { ...row, why: "the best of the search" })) : more;
+  const rows = [own, ...searched.filter((row) => row.seconds !== own.seconds || meshText(row.mesh) !== meshText(own.mesh))];
   const key = COLUMNS[column][2] || COLUMNS[column][1];
   rows.sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
   const head = COLUMNS.map(([name], i) => html`<button type="button" class="sort"

@@ -51,6 +51,15 @@ function colour(value, size) {
   return `rgb(${Math.round(255 * t)},${Math.round(32 + 200 * t)},${Math.round(110 - 60 * t)})`;
 }
 
+function panelText(mesh, drawn) {
+  const [across, down, ...outer] = mesh.letters;
+  if (drawn.isNodes) return "Each column is a node, its GPUs from top to bottom.";
+  const wraps = mesh.letters.filter((_, i) => mesh.wrapped[i]);
+  const panels = outer.length ? ` Each panel is one ${outer.join(", ")}.` : "";
+  const links = wraps.length ? ` Links wrap around on ${wraps.join(", ")}.` : " No links wrap around.";
+  return `${across} runs to the right${down ? `, ${down} downwards` : ""}.${panels}${links}`;
+}
+
 /** The slice of an array that a chip with these coordinates holds, as text. */
 export function slice(array, coordinates, sizes) {
   const dims = array.dims.map((dim) => {
@@ -128,6 +137,8 @@ export function MeshPicture({ frame, frozen }) {
       aria-label=${role
         ? `Chips coloured by their coordinate on ${role.role}. Arrow keys walk from chip to chip.`
         : "One chip."} /></div>
+    <p class="quiet">${panelText(mesh, drawn)} Outlined: the chips that share all but
+      ${" "}${role ? role.role : "nothing"} with the chosen one.</p>
     <p class="chip" aria-live="polite"><strong>chip ${where}</strong>${told && ` · ${told}`}</p>
     <${Table} caption="what this chip holds" head=${["array", "this chip's slice"]}
       rows=${mesh.arrays.map((array) => [notation(array, sizes), slice(array, coordinates, sizes)])} />

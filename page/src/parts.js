@@ -34,7 +34,7 @@ export function Twin({ caption, head, rows }) {
 
 export function Table({ caption, head, rows }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
-    <caption class="hidden">${caption}</caption>
+    <caption class="unseen">${caption}</caption>
     <thead><tr>${head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr>${row.map((cell, i) =>
       i ? html`<td>${cell}</td>` : html`<th scope="row">${cell}</th>`)}</tr>`)}</tbody>

@@ -109,10 +109,24 @@ function Difference({ first, second }) {
 
 /** A comparison saved by `shardwise compare --json`. */
 function Saved({ comparison }) {
-  const { rows, head, title } = comparison;
+  const { rows, columns, title } = comparison;
+  const most = Math.max(...rows.flatMap((row) => row.seconds.map((s) => s || 0)));
+  const x = (value) => (250 * value) / most;
+  const tall = 14 * columns.length + 8;
   return html`<${Pane} id="compare" title=${title}>
+    <p class="headline">${comparison.headline}</p>
     ${comparison.notes.map((note) => html`<p>${note}</p>`)}
-    <${Table} caption=${title} head=${head} rows=${rows} />
+    <svg class="bar" viewBox=${`0 0 400 ${rows.length * tall}`} role="img"
+      aria-label=${`Seconds by group: ${columns.join(", ")}`}>
+      ${rows.map((row, i) => html`<text x="134" y=${i * tall + 18} text-anchor="end">${row.group}</text>
+        ${row.seconds.map((value, j) => value && html`<rect x="140" y=${i * tall + 4 + 14 * j} height="12"
+          width=${Math.max(0.5, x(value))} fill=${`url(#fill${j})`}>
+          <title>${columns[j]}: ${seconds(value)}</title></rect>`)}`)}
+    </svg>
+    <ul class="legend">${columns.map((name, j) => html`<li><svg width="14" height="14" aria-hidden="true">
+      <rect width="14" height="14" fill=${`url(#fill${j})`} /></svg> ${name}</li>`)}</ul>
+    <${Table} caption="seconds by group" head=${["group", ...columns, "cause"]}
+      rows=${rows.map((row) => [row.group, ...row.seconds.map((s) => (s ? seconds(s) : "–")), row.note])} />
     ${comparison.causes.length > 0 && html`<h3>Causes</h3>
       <ul class="why">${comparison.causes.map((cause) => html`<li>${cause}</li>`)}</ul>`}
   </${Pane}>`;
