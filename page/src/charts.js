@@ -2,7 +2,7 @@
 
 import * as Plot from "@observablehq/plot";
 import { html } from "htm/preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { bytes, meshText, seconds, si, whole } from "./format.js";
 import { Pane, Table, Twin } from "./parts.js";
 
@@ -10,12 +10,13 @@ import { Pane, Table, Twin } from "./parts.js";
 export function Drawn({ label, options }) {
   const box = useRef(null);
   const [width, resize] = useState(0);
-  useEffect(() => {
+  useLayoutEffect(() => {
+    resize(Math.floor(box.current.getBoundingClientRect().width));
     const watch = new ResizeObserver(([entry]) => resize(Math.floor(entry.contentRect.width)));
     watch.observe(box.current);
     return () => watch.disconnect();
   }, []);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!width) return;
     const plot = Plot.plot({ width: Math.min(width, 640), height: 260, marginLeft: 56,
       style: { background: "transparent", color: "inherit" }, ...options });

@@ -23,9 +23,11 @@ def comparison_view(document: dict[str, Any], name: str) -> dict[str, Any]:
     Raises:
         BadFile: the document is no comparison of this version.
     """
-    kind = PairComparison if "settings" in document else StepComparison
+    kind: type[PairComparison | StepComparison] = StepComparison
+    if "settings" in document:
+        kind = PairComparison
     try:
-        value: PairComparison | StepComparison = msgspec.convert(document, kind)
+        value = msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         raise BadFile(f"{name}: {error}. Compare again: shardwise compare ... --json") from None
     if not value.rows:

@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 
 from shardwise import __version__
+from shardwise.estimate.calibration import PEAK
 from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.report.document import document
+from shardwise.strategy.mesh import ROLES
 from shardwise.ui import charts
 from shardwise.ui.answer import answer
 from shardwise.ui.mesh_picture import mesh_picture
 from shardwise.ui.numbers import numbers
 from shardwise.ui.question import Inputs, Known, Question, read
 from shardwise.ui.sliders import sliders
-from shardwise.workload import Serve, Train
 
 SCHEMA = "shardwise.frame/1"
 
@@ -44,58 +46,62 @@ def frame_of_plan(plan: AnyPlan) -> tuple[dict[str, Any], Question, Known]:
 
 
 def question_of(plan: AnyPlan) -> tuple[Question, Inputs, Known]:
-    """The question that a saved plan answers: its model, machine, job and whole strategy."""
-    names = {"model": plan.model.name, "hardware": plan.hardware.name}
-    job: Train | Serve
+    """The question that a saved plan answers: its model, machine, job and strategy."""
     if isinstance(plan, Plan):
-        from shardwise.plan.training.rebuild import rebuild
-
-        case = rebuild(plan)
-        model, system, job = case.model, case.system, case.job
-        choices = ("micro_batch", "zero", "remat", "schedule")
-        words: dict[str, int | str] = {name: getattr(plan.strategy, name) for name in choices}
-        question = Question(
-            **names,
-            batch=plan.workload.batch,
-            seq=plan.workload.seq,
-            tokens=plan.workload.tokens,
-            dtype=str(plan.strategy.precision["compute"]),
-            optimizer=plan.workload.optimizer,
-            strategy=dict(plan.strategy.mesh),
-            words=words,
-            job=plan.model.name,
-            peak=plan.estimate.rates.name == "peak",
-        )
+        question, known = _trained(plan)
     else:
-        question, model, system, job = _served_question(plan, names)
-    known = Known(
-        models={question.model: model},
-        systems={question.hardware: system},
-        jobs={plan.model.name: job} if isinstance(job, Train) else {},
-    )
+        question, known = _served(plan)
     return question, read(question, known), known
 
 
-def _served_question(plan: Any, names: dict[str, str]) -> tuple[Question, Any, Any, Serve]:
+def _trained(plan: Plan) -> tuple[Question, Known]:
+    from shardwise.plan.training.rebuild import rebuild
+
+    case = rebuild(plan)
+    fixed = plan.strategy.fixed
+    question = Question(
+        model=plan.model.name,
+        hardware=plan.hardware.name,
+        batch=plan.workload.batch,
+        seq=plan.workload.seq,
+        tokens=plan.workload.tokens,
+        dtype=str(plan.strategy.precision["compute"]),
+        optimizer=plan.workload.optimizer,
+        strategy=dict(plan.strategy.mesh),
+        words={name: value for name, value in fixed.items() if name not in ROLES},
+        job=plan.model.name,
+        peak=plan.estimate.rates.name == PEAK.name,
+    )
+    known = Known(
+        models={question.model: case.model},
+        systems={question.hardware: case.system},
+        jobs={question.job: case.job},
+    )
+    return question, known
+
+
+def _served(plan: ServingPlan) -> tuple[Question, Known]:
     from shardwise.plan.serving.rebuild import rebuild
 
     request, candidate = rebuild(plan)
     job = request.jobs[0]
-    length = job.prompt or job.context
+    system = candidate.server.system
     question = Question(
-        **names,
+        model=plan.model.name,
+        hardware=system.name,
         kind="serve",
-        batch=candidate.batch,
-        prompt=length,
+        batch=candidate.batch * candidate.server.count if request.machine_is_given else None,
+        prompt=job.prompt_tokens,
         output=job.output or 1,
         dtype=job.weights,
         rate=job.rate,
         tpot_s=job.tpot_s,
         ttft_s=job.ttft_s,
-        strategy={role: n for role, n in plan.strategy.mesh.items() if role != "data"},
+        strategy=_strategy(plan),
         peak=request.peak,
     )
-    return question, request.config, candidate.server.system, job
+    known = Known(models={question.model: request.config}, systems={question.hardware: system})
+    return question, known
 
 
 def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from shardwise.errors import BadFile
 METRICS = "metrics.jsonl"
 MOST_BYTES = 4_000_000  # of the file that one answer reads
 MOST_POINTS = 2_000  # of a curve in a frozen page
-SHOWN = ("step", "steps", "loss", "step_s", "lower", "upper", "tokens_per_s", "mfu")
-SHOWN += ("grad_norm", "memory_bytes", "bad", "eta_s")
+SHOWN = (
+    *("step", "steps", "loss", "step_s", "lower", "upper", "tokens_per_s", "mfu"),
+    *("grad_norm", "memory_bytes", "bad", "eta_s"),
+)  # keys of a record
 
 
 def find_metrics(path: str) -> Path:

@@ -319,7 +319,7 @@ def _serving(plan: ServingPlan) -> Iterator[Number]:
         "batch where FLOPs bind",
         f"{decode.critical_batch:,.0f}",
         "B_crit = C / W_hbm · bytes per weight / 2",
-        f"below {decode.critical_batch:,.0f} sequences a pass reads weights longer than it computes",
+        f"below {decode.critical_batch:,.0f} sequences, reading weights takes longest",
         7,
         "formulas.roofline.critical_batch",
     )

@@ -159,8 +159,12 @@ def _training(question: Question, known: Known) -> Train:
     if question.job:
         if question.job not in known.jobs:
             raise UnknownName("plan", question.job, known.jobs)
-        sizes = {"batch": question.batch, "seq": question.seq, "tokens": question.tokens}
-        return dataclasses.replace(known.jobs[question.job], **sizes)
+        return dataclasses.replace(
+            known.jobs[question.job],
+            batch=question.batch,
+            seq=question.seq,
+            tokens=question.tokens,
+        )
     bytes_per_element(question.dtype)
     if question.optimizer not in OPTIMIZER_MOMENTS:
         raise UnknownName("optimizer", question.optimizer, OPTIMIZER_MOMENTS)

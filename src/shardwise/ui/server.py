@@ -54,5 +54,3 @@ def serve(app: App, port: int, started: Callable[[str], None]) -> None:
         ) from None
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _Server(app, started).run([listening])
-
-

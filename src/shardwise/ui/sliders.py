@@ -87,7 +87,12 @@ def _numbers(plan: AnyPlan) -> dict[str, Any]:
     if isinstance(plan, Plan):
         estimate = plan.estimate
         per_token = plan.step.expected / plan.workload.tokens_per_step
-        return {"seconds": plan.step.expected, "value": per_token, "mfu": estimate.mfu, "fits": fits}
+        return {
+            "seconds": plan.step.expected,
+            "value": per_token,
+            "mfu": estimate.mfu,
+            "fits": fits,
+        }
     served = plan.estimate
     return {
         "seconds": served.tpot_s,
@@ -103,7 +108,8 @@ def _of_work(question: Question, inputs: Inputs, plan: AnyPlan) -> Iterator[Slid
     if isinstance(job, Train) and isinstance(plan, Plan):
         shards = data_shards(plan.strategy.mesh)
         yield _plain("batch", "batch, sequences", job.batch, [n * shards for n in BATCHES])
-        yield _plain("seq", "sequence, tokens", job.seq, _lengths(inputs, plan))
+        lengths = _lengths(inputs, job, plan)
+        yield _plain("seq", "sequence, tokens", job.seq, lengths)
     elif isinstance(job, Serve) and not isinstance(plan, Plan):
         most = plan.estimate.decode.max_batch * max(1, plan.strategy.servers.count)
         batches = [n for n in SERVED if n <= most]
@@ -115,12 +121,12 @@ def _of_work(question: Question, inputs: Inputs, plan: AnyPlan) -> Iterator[Slid
         yield _slider("", "dtype", "dtype of weights", question.dtype, dtypes)
 
 
-def _lengths(inputs: Inputs, plan: Plan) -> list[int]:
+def _lengths(inputs: Inputs, job: Train, plan: Plan) -> list[int]:
     """Lengths of sequences that the plan's mesh can shard."""
     legal = []
     for length in LENGTHS:
-        job = replace(inputs.job, seq=length)
-        if not problems(inputs.model, inputs.system, job, plan.strategy.mesh, whole=True):  # type: ignore[arg-type]
+        longer = replace(job, seq=length)
+        if not problems(inputs.model, inputs.system, longer, plan.strategy.mesh, whole=True):
             legal.append(length)
     return legal
 

@@ -133,7 +133,9 @@ def _trained(settings: dict[str, str]) -> dict[str, Any]:
     Raises:
         BadInput: with every word that is wrong.
     """
-    others = [f"--{name}" for name in ("prompt", "output", "rate", "tpot", "ttft") if settings[name]]
+    others = [
+        f"--{name}" for name in ("prompt", "output", "rate", "tpot", "ttft") if settings[name]
+    ]
     if others:
         raise BadInput(f"{', '.join(others)}: for serving. Add --serve.")
     job = read_job(settings["batch"], settings["tokens"], settings["dtype"])
