@@ -10,20 +10,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import socket
+import json
 import statistics
+import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import uvicorn
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from tests.browser import Page, browser
-
-from shardwise.ui.app import App
 
 CASES = {
     "LLaMA-3-70B, v5p:16x20x28": "model=llama3-70b&hardware=v5p:16x20x28&batch=1120&seq=4096",
@@ -38,17 +33,17 @@ SIZE = (1280, 900)
 
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """The page's server in this process; its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(App(), log_config=None, lifespan="off", ws="none")
-    running = uvicorn.Server(config)
-    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    finally:
-        running.should_exit = True
-        thread.join(10)
+    """The page's server in a process of its own, as users start it; its address."""
+    command = [sys.executable, "-m", "shardwise", "ui", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines = iter(process.stdout or ())
+            text = next(lines)
+            while not text.rstrip().endswith("}"):
+                text += next(lines)
+            yield json.loads(text)["url"]
+        finally:
+            process.terminate()
 
 
 def moves_ms(page: Page, address: str, stops: int) -> list[float]:
@@ -66,14 +61,14 @@ def moves_ms(page: Page, address: str, stops: int) -> list[float]:
         page.run(f"{there}.focus()")
         key = "ArrowRight" if page.run(f"+{there}.value < +{there}.max / 2") else "ArrowLeft"
         for _ in range(stops):
-            before = page.run("[shardwiseMoves.length, document.querySelectorAll('[role=alert]').length]")
+            before = page.run(
+                "[shardwiseMoves.length, document.querySelectorAll('[role=alert]').length]"
+            )
             value = page.run(f"{there} ? {there}.value : ''")
             page.press(key)
             if page.run(f"!{there} || {there}.value === '{value}'"):
                 break
-            page.wait(
-                f"shardwiseMoves.length > {before[0]} || document.querySelector('[role=alert]')"
-            )
+            page.wait(f"shardwiseMoves.length > {before} || document.querySelector('[role=alert]')")
             if page.run("Boolean(document.querySelector('[role=alert]'))"):
                 break  # no plan at this stop
     return [float(ms) for ms in page.run("shardwiseMoves")]
@@ -98,7 +93,10 @@ def main() -> int:
             times = moves_ms(page, f"{url}#{question}", options.stops)[WARM_UP:]
             at_95 = percentile(times, 0.95)
             worst = max(worst, at_95)
-            row = [f"{len(times)}", *(f"{ms:.0f} ms" for ms in (percentile(times, 0.5), at_95, max(times)))]
+            row = [
+                f"{len(times)}",
+                *(f"{ms:.0f} ms" for ms in (percentile(times, 0.5), at_95, max(times))),
+            ]
             print(f"| {name} | {' | '.join(row)} |", flush=True)
     return FAILED if options.most and worst > options.most else 0
 

@@ -19,10 +19,10 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars "
-    "--disable-background-networking --disable-component-update --disable-sync "
-    "--remote-debugging-pipe"
-).split()
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--hide-scrollbars", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--remote-debugging-pipe"),
+)
 TIMEOUT_S = 60.0
 
 

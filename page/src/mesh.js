@@ -98,14 +98,15 @@ export function MeshPicture({ frame, frozen }) {
     return () => watch.disconnect();
   }, []);
   const role = mesh.roles.find((r) => r.role === roleName) || mesh.roles[0];
-  const drawn = useMemo(() => layout(mesh, Math.max(180, width)), [mesh, width]);
+  const drawn = useMemo(() => layout(mesh, Math.max(180, width)), [String(mesh.shape), width]);
   const sizes = Object.fromEntries(mesh.roles.map((r) => [r.role, r.size]));
   const clamp = (value, most) => Math.max(0, Math.min(most - 1, value));
   const at = [clamp(chip[0], drawn.panels), clamp(chip[1], drawn.columns), clamp(chip[2], drawn.rows)];
   const place = position(mesh, drawn, ...at);
   const coordinates = Object.fromEntries(mesh.roles.map((r) => [r.role, coordinate(r, place)]));
 
-  useEffect(() => draw(canvas.current, mesh, drawn, role, at), [mesh, drawn, role, ...at]);
+  const same = JSON.stringify([mesh.shape, mesh.roles]);  // most sliders leave the picture as it is
+  useEffect(() => draw(canvas.current, mesh, drawn, role, at), [same, drawn, role && role.role, ...at]);
 
   const find = (event) => {
     const rect = canvas.current.getBoundingClientRect();
@@ -149,6 +150,24 @@ export function MeshPicture({ frame, frozen }) {
   </${Pane}>`;
 }
 
+/** A function from a place to its coordinate on a role, by tables for the positions on each axis. */
+function coordinates(mesh, role) {
+  const tables = mesh.shape.map((size) => new Float64Array(size));
+  let scale = 1;
+  for (const part of role ? role.parts : []) {
+    const table = tables[part.axis];
+    for (let i = 0; i < table.length; i++) table[i] += (Math.floor(i / part.stride) % part.size) * scale;
+    scale *= part.size;
+  }
+  return (place) => place.reduce((sum, i, axis) => sum + tables[axis][i], 0);
+}
+
+/** A function from a place to a number that all chips share which differ on `role` alone. */
+function group(mesh, role) {
+  const parts = mesh.roles.filter((r) => r !== role).flatMap((r) => r.parts);
+  return coordinates(mesh, { parts });
+}
+
 function draw(canvas, mesh, drawn, role, at) {
   const scale = Math.min(2, globalThis.devicePixelRatio || 1);
   canvas.width = drawn.width * scale;
@@ -158,8 +177,9 @@ function draw(canvas, mesh, drawn, role, at) {
   const { cell } = drawn;
   const gap = cell > 5 ? 1 : 0;
   const own = position(mesh, drawn, ...at);
-  const others = mesh.roles.filter((r) => r !== role);
-  const same = others.map((r) => coordinate(r, own));
+  const ownGroup = group(mesh, role);
+  const same = ownGroup(own);
+  const valueAt = coordinates(mesh, role);
   for (let panel = 0; panel < drawn.panels; panel++) {
     const left = (panel % drawn.across) * (drawn.columns * cell + 6);
     const top = Math.floor(panel / drawn.across) * (drawn.rows * cell + 6);
@@ -167,7 +187,7 @@ function draw(canvas, mesh, drawn, role, at) {
       for (let column = 0; column < drawn.columns; column++) {
         const place = position(mesh, drawn, panel, column, row);
         if (drawn.isNodes && place[1] >= mesh.shape[1]) continue;
-        const value = role ? coordinate(role, place) : 0;
+        const value = valueAt(place);
         context.fillStyle = colour(value, role ? role.size : 1);
         context.fillRect(left + column * cell, top + row * cell, cell - gap, cell - gap);
         if (cell >= 18) {
@@ -179,7 +199,7 @@ function draw(canvas, mesh, drawn, role, at) {
           context.fillText(value, left + column * cell + 3, top + row * cell + 13);
         }
         const isOwn = panel === at[0] && column === at[1] && row === at[2];
-        if (isOwn || (cell > 3 && others.every((r, i) => coordinate(r, place) === same[i]))) {
+        if (isOwn || (cell > 3 && ownGroup(place) === same)) {
           context.lineWidth = isOwn ? 3 : 1.5;
           context.strokeStyle = isOwn ? "#d00" : "#000";
           context.strokeRect(left + column * cell + 1, top + row * cell + 1, cell - 2, cell - 2);

@@ -6,7 +6,7 @@ import { Pane } from "./parts.js";
 export function Reasons({ frame, open, onOpen }) {
   const rates = frame.rates;
   return html`<${Pane} id="reasons" title="Reasons and formulas">
-    <ul class="why">${frame.why.map((reason) => html`<li>${reason.text}</li>`)}</ul>
+    <ul class="why">${frame.why.map((reason) => html`<li>${reason}</li>`)}</ul>
     <p class="quiet">Expected times are at the rates of ${rates.name}, ${rates.as_of}: 80 % of
       published runs lie within ±${Math.round(100 * rates.spread)} %. Bounds are at peak rates.</p>
     ${frame.numbers.map((number) => html`<details class="number" id=${`number-${number.name}`}

@@ -29,9 +29,9 @@ def answer(inputs: Inputs) -> AnyPlan:
     if isinstance(inputs.job, Train):
         if inputs.strategy is None:
             return plan(inputs.model, inputs.system, inputs.job, words, peak=inputs.peak)
-        return evaluate(
-            inputs.model, inputs.system, inputs.job, Mesh(**sizes), words, peak=inputs.peak
-        )
+        mesh = Mesh(**sizes)
+        settings: dict[str, Any] = {"peak": inputs.peak, "next_placement": False}
+        return evaluate(inputs.model, inputs.system, inputs.job, mesh, words, **settings)
     if "data" in sizes:
         raise UnknownName("mesh axis of an engine", "data", [r for r in ROLES if r != "data"])
     options: dict[str, Any] = {"peak": inputs.peak}

@@ -8,9 +8,10 @@ from typing import Any
 from shardwise.hardware import System
 from shardwise.plan.schema.common import MemoryBytes, Operation
 from shardwise.plan.schema.json_io import AnyPlan
-from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Plan
+from shardwise.plan.schema.serving import ServingPlan, ServingPoint
+from shardwise.plan.schema.training import Alternative, Plan
 from shardwise.plan.schema.training_reasons import Overlap
+from shardwise.ui.sentences import why_not
 from shardwise.workload import Serve, Train
 
 ON_CHIP = ("layers", "ends", "update", "bubble")  # parts of a step that are not traffic
@@ -148,29 +149,16 @@ def _span(name: str, start: float, seconds: float, kind: str) -> dict[str, Any]:
 
 def strategies(plan: AnyPlan) -> list[dict[str, Any]]:
     """The plan and its alternatives as rows, with why each alternative is worse."""
-    from shardwise.report.document import document
+    return [_own_row(plan), *(_row(other) for other in plan.alternatives)]
 
-    others = document(plan)["alternatives"]
-    rows = [_own_row(plan)]
-    for row in others:
-        if isinstance(plan, Plan):
-            seconds, memory_bytes = row["step_s"]["expected"], row["memory_bytes_per_chip"]
-            form = f"{row['schedule']}, ZeRO-{row['zero']}, remat {row['remat']}"
-        else:
-            seconds, memory_bytes = row["tpot_s"], row["memory_bytes_per_chip"]
-            form = f"{row['dtype']}, batch {row['batch']} × {row['engines']} on {row['hardware']}"
-        rows.append(
-            {
-                "mesh": row["mesh"],
-                "form": form,
-                "seconds": seconds,
-                "memory": memory_bytes,
-                "fits": row.get("fits", True),
-                "why": row.get("text", ""),
-                "rate": row.get("tokens_per_s_per_chip"),
-            }
-        )
-    return rows
+
+def _row(other: Alternative | ServingPoint) -> dict[str, Any]:
+    row = {"mesh": other.mesh, "memory": other.memory_bytes_per_chip, "why": why_not(other)}
+    if isinstance(other, Alternative):
+        form = f"{other.schedule}, ZeRO-{other.zero}, remat {other.remat}"
+        return row | {"form": form, "seconds": other.step_s.expected, "fits": other.fits}
+    form = f"{other.dtype}, batch {other.batch} × {other.engines} on {other.hardware}"
+    return row | {"form": form, "seconds": other.tpot_s, "fits": True}
 
 
 def _own_row(plan: AnyPlan) -> dict[str, Any]:

@@ -13,13 +13,13 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
-from shardwise.report.document import document
 from shardwise.strategy.mesh import ROLES
 from shardwise.ui import charts
 from shardwise.ui.answer import answer
 from shardwise.ui.mesh_picture import mesh_picture
 from shardwise.ui.numbers import numbers
 from shardwise.ui.question import Inputs, Known, Question, read
+from shardwise.ui.sentences import headline, sentences
 from shardwise.ui.sliders import sliders
 
 SCHEMA = "shardwise.frame/1"
@@ -107,20 +107,16 @@ def _served(plan: ServingPlan) -> tuple[Question, Known]:
 def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:
     settled = msgspec.structs.replace(question, strategy=_strategy(plan))
     settled_inputs = replace(inputs, strategy=tuple(sorted((settled.strategy or {}).items())))
-    plan_document = document(plan)
     return {
         "schema": SCHEMA,
         "version": __version__,
         "question": msgspec.to_builtins(settled),
         "searched": question.strategy is None,
-        "headline": _headline(plan),
+        "headline": headline(plan),
         "bound": plan.estimate.bound,
         "fits": plan.memory.left >= 0,
         "summary": summary(plan),
-        "why": [
-            {"constraint": reason["constraint"], "margin": reason["margin"], "text": reason["text"]}
-            for reason in plan_document["why"]
-        ],
+        "why": sentences(plan),
         "rates": dataclasses.asdict(plan.estimate.rates),
         "numbers": [dataclasses.asdict(number) for number in numbers(plan)],
         "sliders": [dataclasses.asdict(s) for s in sliders(settled, settled_inputs, plan)],
@@ -154,13 +150,3 @@ def _strategy(plan: AnyPlan) -> dict[str, int]:
     if not isinstance(plan, Plan):
         sizes.pop("data", None)
     return sizes
-
-
-def _headline(plan: AnyPlan) -> str:
-    if isinstance(plan, Plan):
-        from shardwise.report.training.plan import headline
-
-        return headline(plan)
-    from shardwise.report.serving.plan import headline as serving_headline
-
-    return serving_headline(plan)

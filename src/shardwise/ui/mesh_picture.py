@@ -6,32 +6,39 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shardwise.errors import BadFile
-from shardwise.hardware import System, Torus
-from shardwise.plan.machine import find_placement
+from shardwise.errors import BadInput
+from shardwise.hardware import System, Torus, parse_system
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.training import Plan
-from shardwise.strategy.mesh import Mesh, Placement, place
+from shardwise.strategy.mesh import INSIDE_OUT
 
+_RING = re.compile(
+    r"(?:all )?(?P<size>\d+)(?: of \d+)? on (?P<axis>[xyzw])(?:, (?P<stride>\d+) apart)?"
+)
+_TIER = re.compile(r"(?P<size>\d+) (?:in the|across) (?P<tier>node|nodes|slices)\b")
+_AXIS_OF_TIER = {"node": 0, "nodes": 1, "slices": 2}
 _WEIGHT = re.compile(r" \. (?P<name>\w+)\[(?P<dims>[^\]]*)\]")
 
 
 def mesh_picture(plan: AnyPlan, system: System) -> dict[str, Any]:
-    """The chips of a training plan's machine, or of a serving plan's engine.
+    """The chips of a training plan's machine, or of a serving plan's machine or engine.
 
     Each role has parts: along the axis `axis` of `shape`, a chip at position p has the coordinate
     p // stride % size. The first part counts fastest.
     """
-    mesh, machine, placement = _placed(plan, system)
+    machine = system
+    if not isinstance(plan, Plan) and plan.strategy.servers.hardware != system.name:
+        machine = _machine(system, plan.strategy.servers.hardware)
     shape, wrapped, letters = _shape(machine)
+    links = placement_words(plan)
     return {
         "shape": shape,
         "wrapped": wrapped,
         "letters": letters,
         "n_chips": machine.n_chips,
-        "roles": _roles(machine, placement, {role: n for role, n in mesh.items() if n > 1}),
+        "roles": roles(links, _sizes(plan), len(shape) - 1),
         "arrays": arrays(plan),
-        "network": placement_words(plan),
+        "network": links,
     }
 
 
@@ -42,22 +49,18 @@ def placement_words(plan: AnyPlan) -> dict[str, str]:
     return plan.strategy.servers.placement
 
 
-def _placed(plan: AnyPlan, system: System) -> tuple[dict[str, int], System, Placement]:
-    if isinstance(plan, Plan):
-        return plan.strategy.mesh, system, _find(plan.strategy.placement, plan, system)
-    from shardwise.plan.serving.rebuild import rebuild
-
-    server = rebuild(plan)[1].server
-    return server.layout.mesh.sizes, server.system, server.placement
+def _sizes(plan: AnyPlan) -> dict[str, int]:
+    """Mesh axis -> its size, from the innermost to the outermost, for axes of several chips."""
+    mesh = plan.strategy.mesh
+    return {role: mesh[role] for role in INSIDE_OUT if mesh.get(role, 1) > 1}
 
 
-def _find(words: dict[str, str], plan: Plan, system: System) -> Placement:
-    """The placement that a plan describes: of the best ones, else of all."""
-    mesh = Mesh(**plan.strategy.mesh)
+def _machine(system: System, name: str) -> System:
+    """The machine of one engine, by its name in the plan; `system` if it cannot be made again."""
     try:
-        return find_placement(words, place(system, mesh.sizes, best=True), mesh, system)
-    except BadFile:
-        return find_placement(words, place(system, mesh.sizes), mesh, system)
+        return parse_system(name)
+    except BadInput:
+        return system
 
 
 def _shape(machine: System) -> tuple[list[int], list[bool], list[str]]:
@@ -76,25 +79,28 @@ def _shape(machine: System) -> tuple[list[int], list[bool], list[str]]:
     return shape, wrapped, letters
 
 
-def _roles(machine: System, placement: Placement, sizes: dict[str, int]) -> list[dict[str, Any]]:
-    axis_of_tier = {"node": 0, "scale-out": 1, "dcn": len(_shape(machine)[0]) - 1}
-    strides = dict.fromkeys(axis_of_tier, 1)
-    roles = []
-    for role, span in placement.spans:
-        parts = [
-            {"axis": ring.axis, "size": ring.size, "stride": ring.stride} for ring in span.rings
-        ]
-        for tier in span.tiers:
-            part = {
-                "axis": axis_of_tier[tier.name],
-                "size": tier.size,
-                "stride": strides[tier.name],
-            }
-            strides[tier.name] *= tier.size
-            parts.append(part)
-        if role in sizes:
-            roles.append({"role": role, "size": sizes[role], "parts": parts})
-    return roles
+def roles(links: Mapping[str, str], sizes: Mapping[str, int], last: int) -> list[dict[str, Any]]:
+    """Mesh axes with their parts, from the words that a plan has for their links.
+
+    Args:
+        links: role -> words, as `Placement.describe` writes them.
+        sizes: role -> size, the innermost role first.
+        last: the axis of `shape` along which slices lie.
+    """
+    inner = dict.fromkeys(_AXIS_OF_TIER, 1)
+    found = []
+    for role, size in sizes.items():
+        parts = []
+        for match in _RING.finditer(links.get(role, "")):
+            axis, stride = "xyzw".index(match["axis"]), int(match["stride"] or 1)
+            parts.append({"axis": axis, "size": int(match["size"]), "stride": stride})
+        for match in _TIER.finditer(links.get(role, "")):
+            tier, n = match["tier"], int(match["size"])
+            axis = last if tier == "slices" else _AXIS_OF_TIER[tier]
+            parts.append({"axis": axis, "size": n, "stride": inner[tier]})
+            inner[tier] *= n
+        found.append({"role": role, "size": size, "parts": parts})
+    return found
 
 
 def arrays(plan: AnyPlan) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from shardwise.ui.app import App
 
 HOST = "127.0.0.1"
 GOODBYE_SECONDS = 1
+COLLECT_AFTER = 50_000  # new objects
 
 
 class _Server(uvicorn.Server):
@@ -52,5 +54,8 @@ def serve(app: App, port: int, started: Callable[[str], None]) -> None:
             f"the page cannot be served on {HOST} port {port}: {error}. --port 0 takes any that "
             "is free."
         ) from None
+    # A full collection while a slider moves would take longer than the answer.
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _Server(app, started).run([listening])

@@ -12,7 +12,7 @@ from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.search.model_sizes import divisors
 from shardwise.search.training.forms import words
-from shardwise.search.training.legal import problems
+from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import ROLES
 from shardwise.ui.answer import answer
@@ -126,7 +126,7 @@ def _lengths(inputs: Inputs, job: Train, plan: Plan) -> list[int]:
     legal = []
     for length in LENGTHS:
         longer = replace(job, seq=length)
-        if not problems(inputs.model, inputs.system, longer, plan.strategy.mesh, whole=True):
+        if _is_legal(inputs, longer, plan.strategy.mesh):
             legal.append(length)
     return legal
 
@@ -145,9 +145,7 @@ def _of_mesh(inputs: Inputs, plan: AnyPlan) -> Iterator[Slider]:
         stops, changes = [], []
         for size in divisors(chips // others):
             mesh = {**sizes, role: size, follows: chips // others // size}
-            if size == sizes[role] or not problems(
-                inputs.model, inputs.system, job, mesh, whole=True
-            ):
+            if size == sizes[role] or _is_legal(inputs, job, mesh):
                 stops.append(size)
                 changes.append(mesh)
         yield Slider(
@@ -159,6 +157,10 @@ def _of_mesh(inputs: Inputs, plan: AnyPlan) -> Iterator[Slider]:
             changes=changes,
             follows=follows,
         )
+
+
+def _is_legal(inputs: Inputs, job: Train, mesh: dict[str, int]) -> bool:
+    return any(legal_meshes(inputs.model, inputs.system, job, mesh))
 
 
 def _follower(role: str, sizes: dict[str, int]) -> str:
