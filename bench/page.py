@@ -61,16 +61,15 @@ def moves_ms(page: Page, address: str, stops: int) -> list[float]:
         page.run(f"{there}.focus()")
         key = "ArrowRight" if page.run(f"+{there}.value < +{there}.max / 2") else "ArrowLeft"
         for _ in range(stops):
-            before = page.run(
-                "[shardwiseMoves.length, document.querySelectorAll('[role=alert]').length]"
-            )
+            before = page.run("[shardwiseMoves.length, +(document.body.dataset.answers || 0)]")
             value = page.run(f"{there} ? {there}.value : ''")
             page.press(key)
             if page.run(f"!{there} || {there}.value === '{value}'"):
                 break
-            page.wait(f"shardwiseMoves.length > {before} || document.querySelector('[role=alert]')")
+            page.wait(f"+document.body.dataset.answers > {before[1]}")
             if page.run("Boolean(document.querySelector('[role=alert]'))"):
                 break  # no plan at this stop
+            page.wait(f"shardwiseMoves.length > {before[0]}")
     return [float(ms) for ms in page.run("shardwiseMoves")]
 
 

@@ -77,7 +77,7 @@ class Page:
             raise AssertionError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
-    def wait(self, script: str, seconds: float = TIMEOUT_S) -> Any:
+    def wait(self, script: str, seconds: float = 20) -> Any:
         """The value of an expression as soon as it is true."""
         return self._browser.wait(lambda: self.run(script), script, seconds)
 

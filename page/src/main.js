@@ -56,6 +56,7 @@ function App() {
       fail(error.problems || [String(error)]);
     }
     wait(false);
+    document.body.dataset.answers = 1 + Number(document.body.dataset.answers || 0);
   }), []);
 
   useEffect(() => {
