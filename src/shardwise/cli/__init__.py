@@ -34,6 +34,8 @@ VERBS = {
     "bench": "latency and throughput of a server under load, planned beside measured",
     "profile": "where the time of a step went, from a trace of any JAX program",
     "compare": "planned, compiled and measured side by side, with the cause of each gap",
+    "ui": "a page with sliders for every choice of a plan, served on this machine",
+    "report": "a plan, comparison or run as one file that a browser opens from disk",
     "data": "text into tokens for training",
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",

@@ -34,7 +34,7 @@ seconds = units.show_seconds
 
 def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterator[Block]:
     """The answer in a line, the groups with their causes, other figures, and what exceeds."""
-    yield strong(_step_headline(comparison))
+    yield strong(step_headline(comparison))
     yield from _excess(excess)
     yield labelled(_about(comparison))
     if comparison.faults:
@@ -66,7 +66,7 @@ def calibrated_blocks(chip: Chip, path: str) -> Iterator[Block]:
 
 def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterator[Block]:
     """Which is slower and by what, the settings that differ, and both beside each other."""
-    yield strong(_pair_headline(comparison))
+    yield strong(pair_headline(comparison))
     yield from _excess(excess)
     yield labelled([("A", comparison.first), ("B", comparison.second)])
     if comparison.settings:
@@ -84,7 +84,8 @@ def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterato
         yield quiet(f"steps vary by {percent(comparison.noise)}: smaller differences say nothing")
 
 
-def _step_headline(comparison: StepComparison) -> str:
+def step_headline(comparison: StepComparison) -> str:
+    """The step as planned and measured, and what would shorten it most."""
     step = comparison.rows[-1]
     if comparison.faults:
         first = sentence(comparison.faults[0], comparison.n_devices)
@@ -196,7 +197,8 @@ def _quantity(name: str, value: float | None) -> str:
     return units.show_bytes(value)
 
 
-def _pair_headline(comparison: PairComparison) -> str:
+def pair_headline(comparison: PairComparison) -> str:
+    """Which of the two is slower, and by what."""
     step = comparison.rows[-1]
     share = step.change / step.first
     text = f"A {seconds(step.first)}, B {seconds(step.second)} a step"

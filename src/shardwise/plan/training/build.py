@@ -93,6 +93,7 @@ def evaluate(
     words: Choices | None = None,
     *,
     peak: bool = False,
+    next_placement: bool = True,
 ) -> training.Plan:
     """Plan a given mesh or layout, on its best placement. It need not fit in memory.
 
@@ -104,6 +105,8 @@ def evaluate(
             among those that the trainer runs if it runs any.
         words: choices that this search must keep: `{"schedule": "1f1b", "zero": 1}`.
         peak: predict times at the chip's peak rates instead of calibrated rates.
+        next_placement: whether to look for the next best placement, which on a torus takes as long
+            as the rest.
 
     Raises:
         NotDivisible: the mesh or layout is not legal. The error lists every reason, with legal
@@ -129,7 +132,9 @@ def evaluate(
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
         candidates = [rank.evaluate(model, system, job, split, rates)]
-    return _record_plan(model, system, job, rates, candidates[0], candidates)
+    return _record_plan(
+        model, system, job, rates, candidates[0], candidates, next_placement=next_placement
+    )
 
 
 def _check_arguments(model: ModelConfig, system: System, job: Train) -> None:
@@ -152,6 +157,8 @@ def _record_plan(
     chosen: Candidate,
     candidates: list[Candidate],
     choices: Fixed = NOTHING_FIXED,
+    *,
+    next_placement: bool = True,
 ) -> training.Plan:
     layout = chosen.layout
     sizes = chosen.mesh.sizes
@@ -180,7 +187,9 @@ def _record_plan(
             fixed=dict(choices),
             most=dict(choices.max_sizes),
             any_layout=choices.any_layout,
-            next_placement=_next_placement(model, system, job, rates, chosen),
+            next_placement=_next_placement(model, system, job, rates, chosen)
+            if next_placement
+            else None,
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,

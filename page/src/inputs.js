@@ -1,0 +1,110 @@
+// The pane of inputs: text fields that search again, and sliders that evaluate one strategy.
+
+import { html } from "htm/preact";
+import { seconds, stopText } from "./format.js";
+import { Pane } from "./parts.js";
+
+const TRAIN = [["model", "model", "models"], ["hardware", "hardware", "machines"],
+  ["batch", "batch, sequences"], ["seq", "sequence, tokens"], ["tokens", "tokens of the run"],
+  ["dtype", "dtype"]];
+const SERVE = [["model", "model", "models"], ["hardware", "hardware", "machines"],
+  ["prompt", "prompt, tokens"], ["output", "output, tokens"], ["batch", "batch (empty: best)"],
+  ["rate", "requests a second"], ["tpot_s", "bound of TPOT, seconds"], ["dtype", "dtype"]];
+const WORDS = new Set(["model", "hardware", "dtype"]);
+const SCALE = { T: 1e12, B: 1e9, G: 1e9, M: 1e6, k: 1e3 };
+
+function read(name, text) {
+  const value = text.trim();
+  if (WORDS.has(name)) return value;
+  if (!value) return null;
+  const scaled = value.match(/^([0-9.e]+)([TBGMk])$/);
+  return scaled ? Number(scaled[1]) * SCALE[scaled[2]] : Number(value.replaceAll(",", ""));
+}
+
+export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned }) {
+  const question = frame.question;
+  const search = (event) => {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    const asked = { ...question, strategy: null, words: {} };
+    for (const [name] of question.kind === "train" ? TRAIN : SERVE) {
+      asked[name] = read(name, form.get(name) || "");
+    }
+    onSearch(asked);
+  };
+  const turn = (kind) => {
+    const batch = kind === "train" ? 1120 : null;
+    onSearch({ ...question, kind, batch, strategy: null, words: {}, job: "" });
+  };
+  const fields = question.kind === "train" ? TRAIN : SERVE;
+  return html`<${Pane} id="inputs" title="Inputs">
+    ${!frozen && html`
+      <div class="kinds" role="group" aria-label="work">
+        ${["train", "serve"].map((kind) => html`<button type="button"
+          aria-pressed=${question.kind === kind} onClick=${() => turn(kind)}>
+          ${kind === "train" ? "training" : "serving"}</button>`)}
+      </div>
+      <form onSubmit=${search} key=${JSON.stringify(question)}>
+        ${fields.map(([name, label, list]) => html`<label>
+          <span>${label}</span>
+          <input name=${name} list=${list} autocomplete="off" spellcheck="false"
+            value=${question[name] ?? ""} />
+        </label>`)}
+        <datalist id="models">${names.models.map((n) => html`<option value=${n} />`)}</datalist>
+        <datalist id="machines">${names.machines.map((n) => html`<option value=${n} />`)}</datalist>
+        <button type="submit" class="strong" title="search every legal split">Best</button>
+      </form>`}
+    ${frozen && html`<dl class="given">${fields.filter(([n]) => question[n] != null).map(
+      ([name, label]) => html`<div><dt>${label}</dt><dd>${stopText(question[name])}</dd></div>`)}</dl>`}
+    <p class="quiet">${frozen
+      ? "How the answer changes along each choice, the others kept:"
+      : "Stops are legal values; the curve under each is the time per token along them. Best searches again."}</p>
+    ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
+      frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
+      set=${slider.group === "words" && slider.name in question.words} />`)}
+    ${pinned}
+  </${Pane}>`;
+}
+
+function Slider({ slider, points, frozen, onSlide, set }) {
+  const at = Math.max(0, slider.stops.indexOf(slider.value));
+  const text = stopText(slider.value);
+  const id = `slider-${slider.name}`;
+  const move = (event) => onSlide(slider, Number(event.target.value));
+  return html`<div class="slider">
+    <label for=${id}><span>${slider.label}${set ? " (kept)" : ""}</span>
+      <output>${text}</output></label>
+    ${!frozen && html`<input id=${id} type="range" min="0" max=${slider.stops.length - 1} step="1"
+      value=${at} aria-valuetext=${`${text}${slider.follows ? `, ${slider.follows} follows` : ""}`}
+      onInput=${move} />`}
+    <${Curve} slider=${slider} points=${points} at=${at} frozen=${frozen} id=${id} />
+  </div>`;
+}
+
+/** The answer along a slider: lower is faster; a cross where there is no plan. */
+function Curve({ slider, points, at, frozen, id }) {
+  const width = 260, height = 40, edge = 8;
+  if (!points || points.length !== slider.stops.length) {
+    return html`<svg class="curve" viewBox=${`0 0 ${width} ${height}`} aria-hidden="true"></svg>`;
+  }
+  const logs = points.map((p) => (p.value ? Math.log(p.value) : null));
+  const there = logs.filter((v) => v !== null);
+  const low = Math.min(...there), span = Math.max(...there) - low || 1;
+  const x = (i) => edge + (i * (width - 2 * edge)) / (points.length - 1);
+  const y = (v) => height - 7 - ((v - low) / span) * (height - 14);
+  const line = logs.map((v, i) => (v === null ? null : `${x(i)},${y(v)}`)).filter(Boolean);
+  const best = logs.indexOf(low);
+  const told = points.map((p, i) => `${stopText(slider.stops[i])}: ${
+    p.problem ? "no plan" : seconds(p.seconds) + (p.fits ? "" : ", does not fit")}`).join("; ");
+  return html`<svg class="curve" viewBox=${`0 0 ${width} ${height}`} role="img"
+    aria-label=${`${slider.label}, time: ${told}`}>
+    <polyline points=${line.join(" ")} />
+    ${points.map((p, i) => p.problem
+      ? html`<path class="no" d=${`M${x(i) - 3},${height - 10}l6,6m0,-6l-6,6`}>
+          <title>${stopText(slider.stops[i])}: ${p.problem}</title></path>`
+      : html`<circle cx=${x(i)} cy=${y(logs[i])} r=${i === at ? 4.5 : 2.5}
+          class=${`${i === at ? "now" : ""} ${p.fits ? "" : "over"} ${i === best ? "best" : ""}`}>
+          <title>${stopText(slider.stops[i])}: ${seconds(p.seconds)}${
+            p.fits ? "" : ", does not fit"}</title></circle>`)}
+  </svg>`;
+}

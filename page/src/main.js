@@ -1,0 +1,156 @@
+// The page: its state, and what happens when something is asked.
+
+import { render } from "preact";
+import { html } from "htm/preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { fromHash, toHash } from "./address.js";
+import { Charts } from "./charts.js";
+import { Inputs } from "./inputs.js";
+import { MeshPicture } from "./mesh.js";
+import { Patterns } from "./parts.js";
+import { Reasons } from "./reasons.js";
+import * as server from "./server.js";
+import { Compare, Live, useRun } from "./tabs.js";
+
+const CALM_MS = 300;  // without a move, before the curves are asked for
+const embedded = document.getElementById("frozen");
+const frozen = embedded ? JSON.parse(embedded.textContent) : null;
+const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's move to its paint
+
+function Answer({ frame, problems, busy, onOpen }) {
+  return html`<header class=${problems.length || (frame && !frame.fits) ? "answer bad" : "answer"} aria-live="polite">
+    <h1>${frame ? `${frame.question.model} on ${frame.question.hardware}` : "Shardwise"}</h1>
+    ${problems.length > 0 && html`<ul class="problem" role="alert">${problems.map((p) => html`<li>${p}</li>`)}</ul>`}
+    ${frame && html`<p class="headline">${frame.headline}</p>
+      <ul class="facts">${frame.numbers.filter((n) => n.primary).map((n) => html`<li>
+        <button type="button" onClick=${() => onOpen(n.name)} title=${`${n.formula}: open its derivation`}>
+          <span>${n.label}</span><strong>${n.value}</strong></button></li>`)}</ul>`}
+    <div class="busy" hidden=${!busy}>searching …</div>
+  </header>`;
+}
+
+function App() {
+  const [frame, show] = useState(frozen ? frozen.frame : null);
+  const [best, keepBest] = useState(null);
+  const [names, setNames] = useState({ models: [], machines: [] });
+  const [problems, fail] = useState([]);
+  const [busy, wait] = useState(false);
+  const [curves, setCurves] = useState(frozen ? frozen.curves : {});
+  const [open, setOpen] = useState("");
+  const [tab, turn] = useState(frozen && !frozen.frame ? (frozen.comparison ? "compare" : "live") : "plan");
+  const [pinned, pin] = useState(null);
+  const [hasRun, setRun] = useState(Boolean(frozen && frozen.run));
+  const [records, runProblem] = useRun(hasRun, frozen && frozen.run);
+  const moved = useRef(0), waiting = useRef(null), ownHash = useRef("");
+
+  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, at }) => {
+    try {
+      const next = await server.frame(question);
+      moved.current = at;
+      show(next);
+      if (isSearch) keepBest(next.searched ? next : null);
+      fail([]);
+      ownHash.current = toHash(next.question);
+      history.replaceState(null, "", ownHash.current);
+    } catch (error) {
+      fail(error.problems || [String(error)]);
+    }
+    wait(false);
+    document.body.dataset.answers = 1 + Number(document.body.dataset.answers || 0);
+  }), []);
+
+  useEffect(() => {
+    if (frozen) return undefined;
+    const fromAddress = () => {
+      if (location.hash === ownHash.current) return;
+      const question = fromHash(location.hash);
+      if (question) { wait(true); ask({ question, isSearch: true, at: 0 }); }
+    };
+    const linked = fromHash(location.hash);
+    server.start().then((first) => {
+      setNames(first.names);
+      setRun(first.run);
+      if (linked) return;
+      show(first.frame);
+      if (first.frame.searched) keepBest(first.frame);
+    }, (error) => fail(error.problems));
+    fromAddress();
+    addEventListener("hashchange", fromAddress);
+    return () => removeEventListener("hashchange", fromAddress);
+  }, []);
+
+  useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
+    if (!moved.current) return;
+    const start = moved.current;
+    moved.current = 0;
+    requestAnimationFrame(() => {
+      const channel = new MessageChannel();
+      channel.port1.onmessage = () => moves.push(performance.now() - start);
+      channel.port2.postMessage(0);
+    });
+  }, [frame]);
+
+  useEffect(() => {  // curves of all sliders, when nothing moves any more
+    if (frozen || !frame) return undefined;
+    const stop = new AbortController();
+    waiting.current = stop;
+    const timer = setTimeout(async () => {
+      for (const slider of frame.sliders) {
+        if (stop.signal.aborted) return;
+        try {
+          const { points } = await server.curve(frame.question, slider.name, stop.signal);
+          if (!stop.signal.aborted) setCurves((old) => ({ ...old, [slider.name]: points }));
+        } catch { if (stop.signal.aborted) return; }
+      }
+      document.body.dataset.curves = frame.sliders.length;
+    }, CALM_MS);
+    return () => { clearTimeout(timer); stop.abort(); delete document.body.dataset.curves; };
+  }, [frame]);
+
+  const slide = (slider, stop) => {
+    const at = performance.now();
+    if (waiting.current) waiting.current.abort();
+    const change = slider.changes[stop];
+    const question = { ...frame.question };
+    if (slider.group) question[slider.group] = { ...question[slider.group], ...change };
+    else Object.assign(question, change);
+    const moveOnly = frame.sliders.map((s) => (s === slider ? { ...s, value: s.stops[stop] } : s));
+    show({ ...frame, sliders: moveOnly });
+    ask({ question, isSearch: false, at });
+  };
+  const search = (question) => {
+    wait(true);
+    setCurves({});
+    ask({ question, isSearch: true, at: 0 });
+  };
+  const openNumber = (name) => {
+    setOpen(name);
+    turn("plan");
+    setTimeout(() => {
+      const details = document.getElementById(`number-${name}`);
+      if (details) { details.open = true; details.scrollIntoView({ block: "center" }); details.querySelector("summary").focus(); }
+    });
+  };
+  const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>
+    !frozen || (name === "plan" && frame) || (name === "live" && frozen.run) || (name === "compare" && frozen.comparison));
+  return html`<${Patterns} />
+    <${Answer} frame=${frame} problems=${problems} busy=${busy} onOpen=${openNumber} />
+    ${tabs.length > 1 && html`<nav aria-label="views">${tabs.map(([name, title]) => html`<button type="button"
+      aria-current=${tab === name ? "page" : undefined} onClick=${() => turn(name)}>${title}</button>`)}</nav>`}
+    <main>
+      ${tab === "plan" && frame && html`<div class="panes">
+        <${Inputs} frame=${frame} names=${names} frozen=${Boolean(frozen)} curves=${curves}
+          onSlide=${slide} onSearch=${search} />
+        <${MeshPicture} frame=${frame} />
+        <${Charts} frame=${frame} best=${best} curves=${curves} />
+        <${Reasons} frame=${frame} open=${open} onOpen=${() => {}} />
+      </div>`}
+      ${tab === "live" && html`<${Live} records=${records} problem=${runProblem} />`}
+      ${tab === "compare" && (frame || frozen) && html`<${Compare} frame=${frame} pinned=${pinned} onPin=${pin}
+        comparison=${frozen && frozen.comparison} />`}
+    </main>
+    <footer>Shardwise ${frame ? frame.version : ""}. Every number is computed on this machine by the
+      Python core; nothing is sent elsewhere.</footer>`;
+}
+
+render(html`<${App} />`, document.getElementById("page"));

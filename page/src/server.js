@@ -1,0 +1,44 @@
+// Requests to the server of the page. While sliders move, the last question counts.
+
+export class Problems extends Error {
+  constructor(problems) {
+    super(problems.join(" "));
+    this.problems = problems;
+  }
+}
+
+async function answer(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problems(["The server of this page has ended. Start shardwise ui again."]);
+  }
+  const document = await response.json();
+  if (!response.ok) throw new Problems(document.error.problems);
+  return document;
+}
+
+const ask = (path, question, signal) =>
+  answer(path, {
+    method: "POST", headers: { "content-type": "application/json" },
+    body: JSON.stringify(question), signal,
+  });
+
+export const start = () => answer("api/start");
+export const frame = (question) => ask("api/frame", question);
+export const curve = (question, slider, signal) => ask("api/curve", { question, slider }, signal);
+export const run = (from) => answer(`api/run?from=${from}`);
+
+/** Calls `work` with the newest question, one at a time: those in between are left out. */
+export function newestOnly(work) {
+  let busy = false;
+  let waiting = null;
+  async function go(item) {
+    busy = true;
+    try { await work(item); } finally { busy = false; }
+    if (waiting !== null) { const next = waiting; waiting = null; go(next); }
+  }
+  return (item) => { if (busy) waiting = item; else go(item); };
+}

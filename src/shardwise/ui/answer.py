@@ -1,0 +1,40 @@
+"""The plan that answers a question; the last answers are kept, since sliders come back."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from shardwise.errors import BadInput, UnknownName, raise_all
+from shardwise.plan import evaluate, plan
+from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.strategy.mesh import ROLES, Mesh
+from shardwise.ui.question import Inputs
+from shardwise.workload import Train
+
+KEPT = 512  # answers
+
+
+@functools.lru_cache(maxsize=KEPT)
+def answer(inputs: Inputs) -> AnyPlan:
+    """Search the best plan, or evaluate the strategy of the question.
+
+    Raises:
+        BadInput: the strategy is not legal; the message says what is.
+        NoPlan: there is none, or none fits.
+    """
+    sizes = dict(inputs.strategy or ())
+    words = dict(inputs.words)
+    raise_all(BadInput, [f'"{role}" is no mesh axis.' for role in sizes if role not in ROLES])
+    if isinstance(inputs.job, Train):
+        if inputs.strategy is None:
+            return plan(inputs.model, inputs.system, inputs.job, words, peak=inputs.peak)
+        mesh = Mesh(**sizes)
+        settings: dict[str, Any] = {"peak": inputs.peak, "next_placement": False}
+        return evaluate(inputs.model, inputs.system, inputs.job, mesh, words, **settings)
+    if "data" in sizes:
+        raise UnknownName("mesh axis of an engine", "data", [r for r in ROLES if r != "data"])
+    options: dict[str, Any] = {"peak": inputs.peak}
+    if inputs.strategy is not None:
+        options["disaggregate"] = False
+    return plan(inputs.model, inputs.system, inputs.job, {**sizes, **words}, **options)
