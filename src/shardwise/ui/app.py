@@ -23,8 +23,8 @@ from shardwise.errors import BadInput, NoPlan, ShardwiseError, UnknownName
 from shardwise.ui.answer import answer
 from shardwise.ui.frame import frame
 from shardwise.ui.live import read_run
-from shardwise.ui.names import known_names
-from shardwise.ui.question import FIRST, Known, Question, read
+from shardwise.ui.names import offered_names
+from shardwise.ui.question import FIRST, LocalNames, Question, read
 from shardwise.ui.sliders import curve, sliders
 
 logger = logging.getLogger("shardwise.ui")
@@ -62,14 +62,14 @@ class Opened:
     Args:
         question: of the first view.
         frame: its frame, if it is a saved plan's.
-        known: models and machines that it named by paths.
+        local: models and machines that it named by paths.
         run: the metrics.jsonl of the live tab; None without one.
         hosts: names by which the server may be addressed; empty for any.
     """
 
     question: Question = FIRST
     frame: dict[str, Any] | None = None
-    known: Known = field(default_factory=Known)
+    local: LocalNames = field(default_factory=LocalNames)
     run: Path | None = None
     hosts: tuple[str, ...] = LOOPBACK
 
@@ -123,7 +123,7 @@ class App:
         handler = self._routes.get((method, path))
         if handler:
             return await handler(request)
-        allowed = [known for known, served in self._routes if served == path]
+        allowed = [method for method, served in self._routes if served == path]
         if allowed:
             raise Refused(405, f"{path} takes {', '.join(allowed)}.")
         raise Refused(404, "the page has no such address.")
@@ -145,26 +145,28 @@ class App:
     async def _start(self, request: Request) -> Response:
         """The first frame, and the names that can be asked for."""
         opened = self._opened
-        first = opened.frame or await run_in_threadpool(frame, opened.question, opened.known)
-        return _json({"frame": first, "names": known_names(opened.known), "run": bool(opened.run)})
+        first = opened.frame or await run_in_threadpool(frame, opened.question, opened.local)
+        return _json(
+            {"frame": first, "names": offered_names(opened.local), "run": bool(opened.run)}
+        )
 
     async def _frame(self, request: Request) -> Response:
         question = await _body(request, Question)
-        return _json(await run_in_threadpool(frame, question, self._opened.known))
+        return _json(await run_in_threadpool(frame, question, self._opened.local))
 
     async def _curve(self, request: Request) -> Response:
-        asked = await _body(request, CurveQuestion)
-        return _json({"points": await run_in_threadpool(self._points, asked)})
+        question = await _body(request, CurveQuestion)
+        return _json({"points": await run_in_threadpool(self._points, question)})
 
-    def _points(self, asked: CurveQuestion) -> list[dict[str, Any]]:
-        known = self._opened.known
-        if asked.question.strategy is None:
+    def _points(self, question: CurveQuestion) -> list[dict[str, Any]]:
+        local = self._opened.local
+        if question.question.strategy is None:
             raise BadInput("a curve needs the strategy that its slider belongs to.")
-        inputs = read(asked.question, known)
-        found = {s.name: s for s in sliders(asked.question, inputs, answer(inputs))}
-        if asked.slider not in found:
-            raise UnknownName("slider", asked.slider, found)
-        return curve(asked.question, found[asked.slider], known)
+        inputs = read(question.question, local)
+        choices = {s.name: s for s in sliders(question.question, inputs, answer(inputs))}
+        if question.slider not in choices:
+            raise UnknownName("slider", question.slider, choices)
+        return curve(question.question, choices[question.slider], local)
 
     async def _run(self, request: Request) -> Response:
         """The records of the run of the command line, from a byte of its file on."""

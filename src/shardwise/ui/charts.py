@@ -72,18 +72,18 @@ def _traffic(operations: tuple[Operation, ...], flops: float) -> list[dict[str, 
 
 def memory(plan: AnyPlan) -> dict[str, Any]:
     """The parts of a chip's memory at its peak, and the limit."""
-    held: MemoryBytes = plan.memory
-    parts = [{"name": name, "bytes": size} for name, size in held.largest_parts.items()]
+    usage: MemoryBytes = plan.memory
+    parts = [{"name": name, "bytes": size} for name, size in usage.largest_parts.items()]
     moment = "decode"
     if isinstance(plan, Plan):
         pipelined = plan.strategy.mesh["pipe"] > 1
         moment = "the backward pass, on the fullest stage" if pipelined else "the backward pass"
     return {
         "parts": parts,
-        "total": held.total,
-        "margin": held.margin,
-        "capacity": held.capacity,
-        "left": held.left,
+        "total": usage.total,
+        "margin": usage.margin,
+        "capacity": usage.capacity,
+        "left": usage.left,
         "moment": moment,
     }
 
@@ -121,11 +121,11 @@ def hidden_seconds(plan: Plan) -> dict[str, float]:
     for reason in plan.why:
         if isinstance(reason, Overlap):
             stated = reason.hidden_s
-    found = {}
+    hidden = {}
     for role, seconds in plan.estimate.comm_s.items():
-        rest = seconds - plan.estimate.expected_s.get(role, 0.0)
-        found[role] = stated.get(role, max(rest, 0.0))
-    return {role: seconds for role, seconds in found.items() if seconds > 0}
+        overlapped = seconds - plan.estimate.expected_s.get(role, 0.0)
+        hidden[role] = stated.get(role, max(overlapped, 0.0))
+    return {role: seconds for role, seconds in hidden.items() if seconds > 0}
 
 
 def _pass_timeline(plan: ServingPlan) -> dict[str, Any]:

@@ -18,43 +18,43 @@ from shardwise.ui import charts
 from shardwise.ui.answer import answer
 from shardwise.ui.mesh_picture import mesh_picture
 from shardwise.ui.numbers import numbers
-from shardwise.ui.question import Inputs, Known, Question, read
+from shardwise.ui.question import Inputs, LocalNames, Question, read
 from shardwise.ui.sentences import headline, sentences
 from shardwise.ui.sliders import sliders
 
 SCHEMA = "shardwise.frame/1"
 
 
-def frame(question: Question, known: Known) -> dict[str, Any]:
+def frame(question: Question, local: LocalNames) -> dict[str, Any]:
     """The frame that answers a question.
 
     Raises:
         ShardwiseError: the question has no answer; the message says why.
     """
-    inputs = read(question, known)
+    inputs = read(question, local)
     return _frame(question, inputs, answer(inputs))
 
 
-def frame_of_plan(plan: AnyPlan) -> tuple[dict[str, Any], Question, Known]:
+def frame_of_plan(plan: AnyPlan) -> tuple[dict[str, Any], Question, LocalNames]:
     """The frame of a saved plan; the question behind it, and what the question names.
 
     Raises:
         BadFile: the inputs of the plan cannot be rebuilt.
     """
-    question, inputs, known = question_of(plan)
-    return _frame(question, inputs, plan), question, known
+    question, inputs, local = question_of(plan)
+    return _frame(question, inputs, plan), question, local
 
 
-def question_of(plan: AnyPlan) -> tuple[Question, Inputs, Known]:
+def question_of(plan: AnyPlan) -> tuple[Question, Inputs, LocalNames]:
     """The question that a saved plan answers: its model, machine, job and strategy."""
     if isinstance(plan, Plan):
-        question, known = _trained(plan)
+        question, local = _trained(plan)
     else:
-        question, known = _served(plan)
-    return question, read(question, known), known
+        question, local = _served(plan)
+    return question, read(question, local), local
 
 
-def _trained(plan: Plan) -> tuple[Question, Known]:
+def _trained(plan: Plan) -> tuple[Question, LocalNames]:
     from shardwise.plan.training.rebuild import rebuild
 
     case = rebuild(plan)
@@ -72,15 +72,15 @@ def _trained(plan: Plan) -> tuple[Question, Known]:
         job=plan.model.name,
         peak=plan.estimate.rates.name == PEAK.name,
     )
-    known = Known(
+    local = LocalNames(
         models={question.model: case.model},
         systems={question.hardware: case.system},
         jobs={question.job: case.job},
     )
-    return question, known
+    return question, local
 
 
-def _served(plan: ServingPlan) -> tuple[Question, Known]:
+def _served(plan: ServingPlan) -> tuple[Question, LocalNames]:
     from shardwise.plan.serving.rebuild import rebuild
 
     request, candidate = rebuild(plan)
@@ -100,8 +100,8 @@ def _served(plan: ServingPlan) -> tuple[Question, Known]:
         strategy=_strategy(plan),
         peak=request.peak,
     )
-    known = Known(models={question.model: request.config}, systems={question.hardware: system})
-    return question, known
+    local = LocalNames(models={question.model: request.config}, systems={question.hardware: system})
+    return question, local
 
 
 def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, file_error
 from shardwise.plan.schema.json_io import AnyPlan, decode, load
 from shardwise.ui.comparison import comparison_view, is_comparison
 from shardwise.ui.frame import frame_of_plan, question_of
@@ -37,10 +37,10 @@ def frozen_page(path: str) -> str:
 
 def plan_content(plan: AnyPlan) -> dict[str, Any]:
     """The frame of a plan, and the curve of each of its sliders."""
-    frame, question, known = frame_of_plan(plan)
+    frame, question, local = frame_of_plan(plan)
     inputs = question_of(plan)[1]
     curves = {
-        slider.name: curve(question, slider, known) for slider in sliders(question, inputs, plan)
+        slider.name: curve(question, slider, local) for slider in sliders(question, inputs, plan)
     }
     return {"frame": frame, "curves": curves}
 
@@ -91,7 +91,7 @@ def _json(path: str) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise BadFile(f"{path}: {error.strerror}.") from None
+        raise file_error(path, error) from None
     except (ValueError, RecursionError):
         raise BadFile(
             f"{path} is not JSON. A report is made of a plan.json, of the saved output of "

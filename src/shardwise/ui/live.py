@@ -66,16 +66,16 @@ def whole_run(path: Path) -> list[dict[str, Any]]:
         BadFile: the file cannot be read, or has no record of a step.
     """
     records: list[dict[str, Any]] = []
-    start, more = 0, True
-    while more:
+    start, is_longer = 0, True
+    while is_longer:
         part = read_run(path, start)
         records += part["records"]
-        more = bool(part["more"]) and part["next"] > start
+        is_longer = bool(part["more"]) and part["next"] > start
         start = part["next"]
     if not records:
         raise BadFile(f"{path} has no record of a step.")
-    every = -(-len(records) // MOST_POINTS)
-    return [*records[:-1:every], records[-1]]
+    stride = -(-len(records) // MOST_POINTS)
+    return [*records[:-1:stride], records[-1]]
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -88,7 +88,7 @@ def roles(links: Mapping[str, str], sizes: Mapping[str, int], last: int) -> list
         last: the axis of `shape` along which slices lie.
     """
     inner = dict.fromkeys(_AXIS_OF_TIER, 1)
-    found = []
+    placed = []
     for role, size in sizes.items():
         parts = []
         for match in _RING.finditer(links.get(role, "")):
@@ -99,8 +99,8 @@ def roles(links: Mapping[str, str], sizes: Mapping[str, int], last: int) -> list
             axis = last if tier == "slices" else _AXIS_OF_TIER[tier]
             parts.append({"axis": axis, "size": n, "stride": inner[tier]})
             inner[tier] *= n
-        found.append({"role": role, "size": size, "parts": parts})
-    return found
+        placed.append({"role": role, "size": size, "parts": parts})
+    return placed
 
 
 def arrays(plan: AnyPlan) -> list[dict[str, Any]]:
@@ -112,15 +112,15 @@ def arrays(plan: AnyPlan) -> list[dict[str, Any]]:
     model = plan.model
     sizes = {"D": model.d_model, "F": model.d_ff, "N": model.n_heads, "K": model.n_kv_heads}
     sizes |= {"H": model.d_head, "V": model.vocab, "E": model.n_experts, "L": model.n_layers}
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     for operation in plan.operations:
         match = _WEIGHT.search(operation.expression)
-        if operation.collective or not match or match["name"] in found:
+        if operation.collective or not match or match["name"] in weights:
             continue
         if not match["name"].lower().startswith(("w", "emb", "head", "unemb")):
             continue
-        found[match["name"]] = {"name": match["name"], "dims": _dims(match["dims"], rules, sizes)}
-    return [*found.values()]
+        weights[match["name"]] = {"name": match["name"], "dims": _dims(match["dims"], rules, sizes)}
+    return [*weights.values()]
 
 
 def _dims(

@@ -6,7 +6,7 @@ import functools
 
 from shardwise.hardware.catalog import chip_names
 from shardwise.models.presets import names as model_names
-from shardwise.ui.question import Known
+from shardwise.ui.question import LocalNames
 
 # Machines that people ask for; any other that exists can be typed.
 MACHINES = (
@@ -31,11 +31,11 @@ def _catalog() -> tuple[list[str], list[str]]:
     return [*model_names()], [*chip_names()]
 
 
-def known_names(known: Known) -> dict[str, list[str]]:
+def offered_names(local: LocalNames) -> dict[str, list[str]]:
     """Models, machines and chips, those of the command line first."""
     models, chips = _catalog()
     return {
-        "models": [*known.models, *(name for name in models if name not in known.models)],
-        "machines": [*known.systems, *(name for name in MACHINES if name not in known.systems)],
+        "models": [*local.models, *(name for name in models if name not in local.models)],
+        "machines": [*local.systems, *(name for name in MACHINES if name not in local.systems)],
         "chips": chips,
     }

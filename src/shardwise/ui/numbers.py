@@ -244,13 +244,13 @@ def _run(plan: Plan) -> Iterator[Number]:
             "formulas.cost.run",
             primary=True,
         )
-    at = estimate.at_mfu
+    at_mfu = estimate.at_mfu
     yield _number(
         "at_mfu",
-        f"step at {at.mfu:.0%} MFU",
-        show_seconds(at.step_s),
+        f"step at {at_mfu.mfu:.0%} MFU",
+        show_seconds(at_mfu.step_s),
         "T = FLOPs / (N · C · MFU)",
-        f"at the book's {at.mfu:.0%}: {show_seconds(at.step_s)}",
+        f"at the book's {at_mfu.mfu:.0%}: {show_seconds(at_mfu.step_s)}",
         6,
         "formulas.flops.compute_s",
     )

@@ -91,7 +91,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LocalNames:
     """Models and machines that the command line named by a path; the page may use their names."""
 
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
@@ -125,18 +125,18 @@ class Known:
         return parse_system(name)
 
 
-def read(question: Question, known: Known) -> Inputs:
+def read(question: Question, local: LocalNames) -> Inputs:
     """The inputs of a question.
 
     Raises:
         BadInput: with every problem.
     """
     problems = Problems()
-    model = problems.read(known.model, question.model)
-    system = problems.read(known.system, question.hardware)
+    model = problems.read(local.model, question.model)
+    system = problems.read(local.system, question.hardware)
     job: Train | Serve
     if question.kind == "train":
-        job = problems.read(_training, question, known)
+        job = problems.read(_training, question, local)
     else:
         job = problems.read(_serving, question)
     problems.done()
@@ -153,14 +153,14 @@ def read(question: Question, known: Known) -> Inputs:
     )
 
 
-def _training(question: Question, known: Known) -> Train:
+def _training(question: Question, local: LocalNames) -> Train:
     if question.batch is None:
         raise BadInput("a training step needs a batch: the sequences of one step.")
     if question.job:
-        if question.job not in known.jobs:
-            raise UnknownName("plan", question.job, known.jobs)
+        if question.job not in local.jobs:
+            raise UnknownName("plan", question.job, local.jobs)
         return dataclasses.replace(
-            known.jobs[question.job],
+            local.jobs[question.job],
             batch=question.batch,
             seq=question.seq,
             tokens=question.tokens,

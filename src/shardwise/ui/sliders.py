@@ -16,7 +16,7 @@ from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import ROLES
 from shardwise.ui.answer import answer
-from shardwise.ui.question import Inputs, Known, Question, read
+from shardwise.ui.question import Inputs, LocalNames, Question, read
 from shardwise.vocabulary import REMAT_POLICIES
 from shardwise.workload import Serve, Train
 
@@ -52,19 +52,19 @@ class Slider:
 
 def sliders(question: Question, inputs: Inputs, plan: AnyPlan) -> list[Slider]:
     """All sliders of a plan; those with a single stop are left out."""
-    found = [*_of_work(question, inputs, plan), *_of_mesh(inputs, plan)]
+    all_sliders = [*_of_work(question, inputs, plan), *_of_mesh(inputs, plan)]
     if isinstance(plan, Plan):
-        found += _of_words(plan)
-    found += _of_machine(question, inputs)
-    return [slider for slider in found if len(slider.stops) > 1]
+        all_sliders += _of_words(plan)
+    all_sliders += _of_machine(question, inputs)
+    return [slider for slider in all_sliders if len(slider.stops) > 1]
 
 
-def curve(question: Question, slider: Slider, known: Known) -> list[dict[str, Any]]:
+def curve(question: Question, slider: Slider, local: LocalNames) -> list[dict[str, Any]]:
     """The answer at each stop of a slider: seconds, or why there is none."""
     points: list[dict[str, Any]] = []
     for stop, change in zip(slider.stops, slider.changes, strict=True):
         try:
-            plan = answer(read(_changed(question, slider.group, change), known))
+            plan = answer(read(_changed(question, slider.group, change), local))
         except ShardwiseError as error:
             points.append({"stop": stop, "problem": error.problems[0]})
             continue
@@ -82,24 +82,16 @@ def _changed(question: Question, group: str, change: dict[str, Any]) -> Question
 
 
 def _numbers(plan: AnyPlan) -> dict[str, Any]:
-    memory = plan.memory
-    fits = memory.left >= 0
+    """A point of a curve: `value` is the chip seconds of a token, which the search makes small."""
+    rate = plan.estimate.tokens_per_s_per_chip
+    point = {"value": 1 / rate, "fits": plan.memory.left >= 0}
     if isinstance(plan, Plan):
-        estimate = plan.estimate
-        per_token = plan.step.expected / plan.workload.tokens_per_step
-        return {
-            "seconds": plan.step.expected,
-            "value": per_token,
-            "mfu": estimate.mfu,
-            "fits": fits,
-        }
+        return point | {"seconds": plan.step.expected, "mfu": plan.estimate.mfu}
     served = plan.estimate
-    return {
+    return point | {
         "seconds": served.tpot_s,
-        "value": served.tpot_s,
-        "tokens_per_s_per_chip": served.tokens_per_s_per_chip,
+        "tokens_per_s_per_chip": rate,
         "batch": served.decode.batch,
-        "fits": fits,
     }
 
 
@@ -141,10 +133,10 @@ def _of_mesh(inputs: Inputs, plan: AnyPlan) -> Iterator[Slider]:
     chips = prod(sizes.values())
     for role in ROLES:
         follows = _follower(role, sizes)
-        others = prod(n for name, n in sizes.items() if name not in (role, follows))
+        other_chips = prod(n for name, n in sizes.items() if name not in (role, follows))
         stops, changes = [], []
-        for size in divisors(chips // others):
-            mesh = {**sizes, role: size, follows: chips // others // size}
+        for size in divisors(chips // other_chips):
+            mesh = {**sizes, role: size, follows: chips // other_chips // size}
             if size == sizes[role] or _is_legal(inputs, job, mesh):
                 stops.append(size)
                 changes.append(mesh)
@@ -174,12 +166,12 @@ def _of_engine(inputs: Inputs, sizes: dict[str, int]) -> Iterator[Slider]:
     """Sliders for the axes of a serving engine; what is left of the machine are more engines."""
     engine = {role: n for role, n in sizes.items() if role != "data"}
     for role in ("tensor", "pipe", "expert"):
-        others = prod(n for name, n in engine.items() if name != role)
-        if role not in engine or inputs.system.n_chips % others:
+        other_chips = prod(n for name, n in engine.items() if name != role)
+        if role not in engine or inputs.system.n_chips % other_chips:
             continue
         stops = [
             n
-            for n in divisors(inputs.system.n_chips // others)
+            for n in divisors(inputs.system.n_chips // other_chips)
             if n == engine[role] or _divides(inputs, role, n)
         ]
         changes = [{**engine, role: n} for n in stops]
@@ -220,14 +212,14 @@ def _of_words(plan: Plan) -> Iterator[Slider]:
 
 def _of_machine(question: Question, inputs: Inputs) -> Iterator[Slider]:
     chip = inputs.system.chip
-    there = {"hbm_bandwidth", "flops"}
+    names = {"hbm_bandwidth", "flops"}
     if chip.ici:
-        there |= {"ici"} | ({"dcn"} if inputs.system.n_slices > 1 else set())
+        names |= {"ici"} | ({"dcn"} if inputs.system.n_slices > 1 else set())
     elif inputs.system.n_chips > 1:
-        there |= {"node"} if chip.node else set()
-        there |= {"scale_out"} if chip.scale_out else set()
+        names |= {"node"} if chip.node else set()
+        names |= {"scale_out"} if chip.scale_out else set()
     for name, label in MACHINE.items():
-        if name in there:
+        if name in names:
             value = question.factors.get(name, 1.0)
             yield _slider("factors", name, f"{label} ×", value, [*FACTORS])
 

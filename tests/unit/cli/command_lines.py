@@ -34,6 +34,8 @@ GOOD = {
     "profile": "none",
     "compare": "none.json none",
     "bench": "http://127.0.0.1:1 --rate 4/s --prompt 8 --output 4 --requests 2",
+    "ui": "llama3.2-1b v5e:2x2 --batch 8x512 --port -1",
+    "report": "none.json",
     "data": "tokenize none.txt --out none/tokens",
     "roofline": "llama3.2-1b v5e --op mlp.up",
     "shard": "A[I_X,J].B[J,K_Y]->C[I_X,K_Y] I=64 J=64 K=64 --mesh X=2,Y=2 --on v5e:2x2",
@@ -64,7 +66,8 @@ HOSTILE = (
 # Values that mean nothing: a command line that has one cannot be answered.
 NONSENSE = ("", " ", "🦙", "\u202e", "\\", "'", '"', "<b>", "\x1b[31m", "::", "llama3-8b🦙")
 SLOW_WORDS = ("measure", "--all")  # what they ask for takes long
-ENDING = {"demo": "now", "validate": "none.json"}  # without this word, the verb works for long
+# Without this word, the verb works for long.
+ENDING = {"demo": "now", "validate": "none.json", "ui": "-1"}
 
 
 @cache

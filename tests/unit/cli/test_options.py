@@ -20,16 +20,17 @@ from tests.golden.terminal import run
 TABLE = Path(__file__).parent / "options.txt"
 
 # Names that mean different things in different verbs, and how many: `--fix` of `check` is a flag,
-# `--rate` of `train` is the learning rate, a batch of training has a length; `import` takes both.
+# `--rate` of `train` is the learning rate, a batch of training has a length; `import` and `ui`
+# take both.
 HOMONYMS = {
     "--all": 2,
-    "--batch": 3,
+    "--batch": 4,
     "--capacity": 2,
     "--chat": 2,
     "--context": 4,
     "--data": 3,
     "--draft": 2,
-    "--dtype": 5,
+    "--dtype": 6,
     "--fix": 2,
     "--from": 3,
     "--kv": 2,

@@ -9,9 +9,9 @@ from typing import Annotated
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_output_file
-from shardwise.cli.options import argument, output
+from shardwise.cli.options import argument
 from shardwise.cli.progress import progress
-from shardwise.errors import BadFile
+from shardwise.errors import file_error
 from shardwise.ui.frozen import frozen_page
 from shardwise.units import show_bytes
 
@@ -26,7 +26,7 @@ class Written:
 
 def run(
     source: Annotated[str, argument("FILE", "a plan.json, compare --json, or folder of a run")],
-    file: Annotated[str, output("-o, --output FILE", "the page to write")] = "report.html",
+    file: options.OutputFile = "report.html",
     json: options.Json = False,
 ) -> Answer:
     """Write a plan, a saved comparison or a training run as one HTML file, with its charts and
@@ -39,7 +39,7 @@ def run(
     try:
         Path(file).write_text(page, encoding="utf-8")
     except OSError as error:
-        raise BadFile(f"{file}: {error.strerror}. Nothing was saved.") from None
+        raise file_error(file, error, "Nothing was saved.") from None
     written = Written(path=file, n_bytes=len(page.encode()))
     return Answer(
         document=lambda: written,

@@ -63,11 +63,11 @@ def run(
         settings = {"batch": batch, "tokens": tokens, "prompt": prompt, "output": output_length}
         settings |= {"rate": rate, "tpot": tpot, "ttft": ttft, "dtype": dtype}
         question = _served if serve else _trained
-        asked = inputs.read(question, settings)
-        known = inputs.read(_named, plan, hardware)
+        fields = inputs.read(question, settings)
+        local = inputs.read(_named, plan, hardware)
         inputs.done()
-        names = {"model": next(iter(known.models)), "hardware": next(iter(known.systems))}
-        opened |= {"known": known, "question": _question(**names, **asked, peak=peak)}
+        names = {"model": next(iter(local.models)), "hardware": next(iter(local.systems))}
+        opened |= {"local": local, "question": _question(**names, **fields, peak=peak)}
     elif plan:
         saved = inputs.read(load_plan, plan)
         inputs.done()
@@ -104,21 +104,21 @@ def _require_server() -> None:
 
 def _named(model: str, hardware: str) -> Any:
     """The model and the machine under the names that the page uses for them."""
-    from shardwise.ui.question import Known
+    from shardwise.ui.question import LocalNames
 
     inputs = Inputs()
     config = inputs.read(read_model, model)
     system = inputs.read(sw.hardware, hardware)
     inputs.done()
     name = model if config.name == Path(model).name else config.name
-    return Known(models={name: config}, systems={system.name: system})
+    return LocalNames(models={name: config}, systems={system.name: system})
 
 
 def _opened_with(saved: Any) -> dict[str, Any]:
     from shardwise.ui.frame import frame_of_plan
 
-    frame, question, known = frame_of_plan(saved)
-    return {"frame": frame, "question": question, "known": known}
+    frame, question, local = frame_of_plan(saved)
+    return {"frame": frame, "question": question, "local": local}
 
 
 def _question(**fields: Any) -> Any:
@@ -133,11 +133,11 @@ def _trained(settings: dict[str, str]) -> dict[str, Any]:
     Raises:
         BadInput: with every word that is wrong.
     """
-    others = [
+    of_serving = [
         f"--{name}" for name in ("prompt", "output", "rate", "tpot", "ttft") if settings[name]
     ]
-    if others:
-        raise BadInput(f"{', '.join(others)}: for serving. Add --serve.")
+    if of_serving:
+        raise BadInput(f"{', '.join(of_serving)}: for serving. Add --serve.")
     job = read_job(settings["batch"], settings["tokens"], settings["dtype"])
     return {"batch": job.batch, "seq": job.seq, "tokens": job.tokens, "dtype": job.compute}
 

@@ -1,0 +1,80 @@
+"""Sliders: each stop is legal and answers what the command line answers there."""
+
+from __future__ import annotations
+
+from math import prod
+
+import msgspec
+import pytest
+
+from shardwise.errors import ShardwiseError
+from shardwise.ui.answer import answer
+from shardwise.ui.frame import frame
+from shardwise.ui.question import LocalNames, Question, read
+from shardwise.ui.sliders import curve, sliders
+from tests.unit.ui.questions import QUESTIONS, SERVING, TRAINING
+
+NOTHING_LOCAL = LocalNames()
+
+
+def settled(question: Question) -> Question:
+    """The question of the first frame, with the strategy that the search chose."""
+    return msgspec.convert(frame(question, NOTHING_LOCAL)["question"], Question)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
+def test_each_slider_stands_at_one_of_its_stops(question: Question) -> None:
+    shown = frame(question, NOTHING_LOCAL)["sliders"]
+    assert len({slider["name"] for slider in shown}) == len(shown) > 5
+    for slider in shown:
+        assert slider["value"] in slider["stops"]
+        assert len(slider["changes"]) == len(slider["stops"]) > 1
+
+
+def test_the_stops_of_mesh_axes_are_legal_and_use_every_chip() -> None:
+    question = settled(TRAINING)
+    for slider in frame(question, NOTHING_LOCAL)["sliders"]:
+        if slider["group"] != "strategy":
+            continue
+        for change in slider["changes"]:
+            assert prod(change.values()) == 8
+            moved = msgspec.structs.replace(question, strategy=change, words={})
+            answer(read(moved, NOTHING_LOCAL))
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
+def test_a_curve_has_a_point_for_each_stop_and_passes_through_the_answer(
+    question: Question,
+) -> None:
+    question = settled(question)
+    inputs = read(question, NOTHING_LOCAL)
+    plan = answer(inputs)
+    for slider in sliders(question, inputs, plan):
+        points = curve(question, slider, NOTHING_LOCAL)
+        assert [point["stop"] for point in points] == slider.stops
+        at_value = points[slider.stops.index(slider.value)]
+        if slider.group != "words":  # a kept word may exclude what the search has chosen
+            assert at_value["seconds"] > 0
+        for point in points:
+            assert point.get("problem") or point["value"] > 0
+
+
+@pytest.mark.parametrize("question", [TRAINING, SERVING], ids=str)
+def test_more_of_the_machine_never_costs_more(question: Question) -> None:
+    question = settled(question)
+    inputs = read(question, NOTHING_LOCAL)
+    for slider in sliders(question, inputs, answer(inputs)):
+        if slider.group == "factors":
+            values = [point["value"] for point in curve(question, slider, NOTHING_LOCAL)]
+            assert values == sorted(values, reverse=True), slider.name
+
+
+def test_an_impossible_stop_is_a_problem_and_no_error() -> None:
+    question = settled(TRAINING)
+    inputs = read(question, NOTHING_LOCAL)
+    batch = next(s for s in sliders(question, inputs, answer(inputs)) if s.name == "batch")
+    changed = msgspec.structs.replace(question, batch=7)
+    with pytest.raises(ShardwiseError):
+        answer(read(changed, NOTHING_LOCAL))
+    points = curve(changed, batch, NOTHING_LOCAL)
+    assert len(points) == len(batch.stops)
