@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.book.case import Case, cases, find
 from shardwise.book.compare import compare
+from shardwise.book.own_numbers import changes, with_numbers
 from shardwise.book.registry import solutions
-from shardwise.errors import UnknownName
+from shardwise.errors import BadInput, ShardwiseError, UnknownName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,53 @@ def run(case_id: str) -> Result:
         worst_rel=agreement.worst_rel,
         where=agreement.where,
         library=solution.uses_library,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnResult:
+    """The answer to a case with other numbers than the book's.
+
+    Args:
+        given: all given numbers, as they were used.
+        changed: those that are not the book's.
+        answer: with the structure of `case.expected`, which is the answer to the book's numbers.
+    """
+
+    case: Case
+    formula: str
+    given: Mapping[str, Any]
+    changed: Mapping[str, Any]
+    answer: Any
+
+
+def run_with(case_id: str, numbers: str) -> OwnResult:
+    """Solve one case with other numbers, such as `B=2048,chip=v6e`.
+
+    >>> run_with("sharding-q2-1", "chip=v5e").changed["ici_bidi_bytes_per_s"]
+    90000000000.0
+
+    Raises:
+        BadInput: the numbers are not of the case, or it has no answer with them.
+    """
+    case = find(case_id)
+    if case_id not in solutions():
+        raise UnknownName("case with a solution", case_id, solutions())
+    solution = solutions()[case_id]
+    given = with_numbers(case, numbers)
+    try:
+        answer = solution.compute(given)
+    except ShardwiseError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, StopIteration) as error:
+        reason = str(error) or type(error).__name__
+        raise BadInput(f"{case_id} has no answer with {numbers}: {reason}.") from None
+    return OwnResult(
+        case=case,
+        formula=solution.formula,
+        given=given,
+        changed=changes(case, given),
+        answer=answer,
     )
 
 

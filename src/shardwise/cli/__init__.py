@@ -40,6 +40,7 @@ VERBS = {
     "roofline": "what bounds one operation on a chip, and from which size it is compute-bound",
     "shard": "a sharded matmul: its collectives with bytes and times, and the other ways",
     "collective": "the time of one collective on a machine's links, level by level",
+    "ideal": "what rooflines alone allow: smallest machine, largest batch, days of training",
     "thresholds": "from which sizes on a model is compute-bound on a chip, by each network",
     "hw": "chips, slices and systems, every figure with its source",
     "models": "models, their parameters, FLOPs and cache bytes by part",

@@ -41,6 +41,7 @@ GOOD = {
     "shard": "A[I_X,J].B[J,K_Y]->C[I_X,K_Y] I=64 J=64 K=64 --mesh X=2,Y=2 --on v5e:2x2",
     "collective": "all_gather 34MB --on v5e:2x2 --axis X",
     "thresholds": "llama3.2-1b v5e",
+    "ideal": "llama3.2-1b v5e:2x2",
     "hw": "v5e:2x2",
     "models": "llama3.2-1b",
     "book": "sharding-q2-1",

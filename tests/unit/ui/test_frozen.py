@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from shardwise.train.metrics import StepRecord
 from shardwise.ui.frozen import page_of
 from tests.golden.terminal import run
 
 PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 -o"
 MOST_BYTES = 1_000_000
+STEP = dict.fromkeys(StepRecord.__slots__, 0.1) | {"steps": 3, "bad": False, "memory_bytes": 9}
 
 
 def frozen(*words: str) -> tuple[str, dict[str, Any]]:
@@ -43,7 +45,7 @@ def test_a_plan_with_the_curves_of_its_sliders() -> None:
 
 
 def test_a_comparison_and_a_run() -> None:
-    lines = [{"step": n, "loss": 4.0 - n, "step_s": 0.1} for n in range(1, 4)]
+    lines = [{**STEP, "step": n, "loss": 4.0 - n} for n in range(1, 4)]
     Path("metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     _, data = frozen(".")
     assert [record["step"] for record in data["run"]] == [1, 2, 3]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from shardwise.book.case import CHAPTERS, Case, cases, select
-from shardwise.book.run import BookResult, Result, document, run_all
+from shardwise.book.run import BookResult, OwnResult, Result, document, run_all, run_with
 from shardwise.book.run import run as solve
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
@@ -19,9 +19,15 @@ from shardwise.report.style import Block, labelled, quiet, strong, table
 def run(
     word: Annotated[str, argument("[ID | CHAPTER]", "sharding-q2-1, sharding, 3")] = "",
     every: Annotated[bool, output("--all", "solve every case; exit 4 if one fails")] = False,
+    numbers: Annotated[
+        str, output("--set NAME=VALUE,...", "solve the case with numbers of one's own: chip=v6e")
+    ] = "",
     json: options.Json = False,
 ) -> Answer:
-    """The worked problems of "How to Scale Your Model", solved by this package."""
+    """The worked problems of "How to Scale Your Model", solved by this package: as the book gives
+    them, or with --set on other chips and sizes."""
+    if numbers:
+        return _own(word, numbers, json)
     if every and word:
         raise BadInput(f"--all solves every case; leave {word} out, or --all.")
     if every:
@@ -37,6 +43,36 @@ def run(
         blocks=_solution(result),
         as_json=json,
         exit_code=_exit_code(result.agrees),
+    )
+
+
+def _own(word: str, numbers: str, as_json: bool) -> Answer:
+    """A case with other numbers than the book's."""
+    problems = select(word) if word else ()
+    if len(problems) != 1:
+        raise BadInput(f"--set {numbers} is for one case. Name it: shardwise book ID --set ...")
+    result = run_with(problems[0].id, numbers)
+    return Answer(document=lambda: result, blocks=_own_solution(result), as_json=as_json)
+
+
+def _own_solution(result: OwnResult) -> Iterator[Block]:
+    case = result.case
+    yield strong(f"{shown(result.answer)}  [{case.unit}]")
+    given = []
+    for name, value in result.given.items():
+        text = f"{name} = {shown(value)}"
+        if name in result.changed:
+            text += f" (book: {shown(case.given[name])})"
+        given.append(text)
+    yield labelled(
+        [
+            ("case", case.id),
+            ("question", case.question),
+            ("given", "; ".join(given)),
+            ("asked", case.ask),
+            ("formula", result.formula),
+            ("book's", f"{shown(case.expected)}  with the numbers of the book"),
+        ]
     )
 
 
