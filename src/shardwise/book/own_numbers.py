@@ -28,15 +28,15 @@ def with_numbers(case: Case, text: str) -> dict[str, Any]:
     Raises:
         BadInput: a name is none of the case's, or a value is not of its kind.
     """
-    given: dict[str, Any] = copy.deepcopy(dict(case.given))
+    numbers: dict[str, Any] = copy.deepcopy(dict(case.given))
     problems = Problems()
     values = problems.read(_parts, text) or {}
     if _CHIP in values:
-        given.update(problems.read(_chip_figures, case, values.pop(_CHIP)) or {})
+        numbers.update(problems.read(_chip_figures, case, values.pop(_CHIP)) or {})
     for name, value in values.items():
-        problems.read(_replace, case, given, name, value)
+        problems.read(_replace, case, numbers, name, value)
     problems.done()
-    return given
+    return numbers
 
 
 def changes(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,9 +113,9 @@ def run_with(case_id: str, numbers: str) -> OwnResult:
     if case_id not in solutions():
         raise UnknownName("case with a solution", case_id, solutions())
     solution = solutions()[case_id]
-    given = with_numbers(case, numbers)
+    values = with_numbers(case, numbers)
     try:
-        answer = solution.compute(given)
+        answer = solution.compute(values)
     except ShardwiseError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, StopIteration) as error:
@@ -124,8 +124,8 @@ def run_with(case_id: str, numbers: str) -> OwnResult:
     return OwnResult(
         case=case,
         formula=solution.formula,
-        given=given,
-        changed=changes(case, given),
+        given=values,
+        changed=changes(case, values),
         answer=answer,
     )
 

@@ -12,7 +12,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, parse_word
 from shardwise.cli.machines import parse_machine
 from shardwise.cli.options import argument, workload
-from shardwise.errors import BadInput, DoesNotFit
+from shardwise.errors import BadInput, DoesNotFit, UnknownFigure
 from shardwise.formulas.envelope import Load, envelope, training_s
 from shardwise.hardware import Chip, chip_of
 from shardwise.models import count
@@ -47,6 +47,8 @@ def run(
     inputs.done()
     load = _load(model, dtype, kv_dtype or dtype, kv_bytes, length)
     chip = chip_of(machine)
+    if not chip.hbm_bytes:
+        raise UnknownFigure(f"{chip.name} has no figure for its memory. List: shardwise hw")
     smallest = _smallest(load, chip)
     chosen = machine if isinstance(machine, sw.System) else smallest
     if chosen is None:
