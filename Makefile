@@ -27,8 +27,9 @@ lint: .venv/.dev  ## format, style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-docs: .venv/.dev  ## run every example of the README, docs/ and the docstrings
+docs: .venv/.docs  ## run every example of the pages and docstrings, then build the site, build/docs
 	$(BIN)/pytest tests/docs
+	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
 
 docs-refresh: .venv/.dev  ## write the present output of every example into its page
 	$(BIN)/python -m tests.docs.refresh
@@ -60,7 +61,11 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.dev .venv/.models
+.venv/.docs: requirements/docs.txt .venv/.dev
+	$(PIP) --require-hashes -r requirements/docs.txt
+	@touch $@
+
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.docs .venv/.models
 	$(PIP) --require-hashes -r requirements/oracle.txt
 	$(PIP) -r requirements/torch.txt
 	@touch $@
@@ -79,6 +84,8 @@ lock:  ## resolve the locks again (UPGRADE=--upgrade moves the pins)
 	$(COMPILE) $(UPGRADE) -c requirements/run.txt -o requirements/gpu.txt requirements/gpu.in
 	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -c requirements/run.txt \
 		-o requirements/oracle.txt requirements/oracle.in
+	$(COMPILE) $(UPGRADE) -c requirements/dev.txt -c requirements/oracle.txt \
+		-o requirements/docs.txt requirements/docs.in
 
 clean:  ## remove .venv and everything that was built
 	rm -rf .venv .venv-lock build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

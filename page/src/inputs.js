@@ -48,7 +48,7 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
         ${fields.map(([name, label, list]) => html`<label>
           <span>${label}</span>
           <input name=${name} list=${list} autocomplete="off" spellcheck="false"
-            value=${question[name] ?? ""} />
+            defaultValue=${question[name] ?? ""} />
         </label>`)}
         <datalist id="models">${names.models.map((n) => html`<option value=${n} />`)}</datalist>
         <datalist id="machines">${names.machines.map((n) => html`<option value=${n} />`)}</datalist>
@@ -58,7 +58,7 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
       ([name, label]) => html`<div><dt>${label}</dt><dd>${stopText(question[name])}</dd></div>`)}</dl>`}
     <p class="quiet">${frozen
       ? "How the answer changes along each choice, the others kept:"
-      : "Stops are legal values; the curve under each is the time per token along them. Best searches again."}</p>
+      : "Stops are legal values; the curve under each is the chip time of a token along them. Best searches again."}</p>
     ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
       frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}

@@ -1,6 +1,7 @@
-"""Shardwise: plans how to shard a Transformer, with the numbers and reasons of every choice.
+"""Shardwise: plans how to shard a Transformer, with the numbers and reasons of every choice::
 
     import shardwise as sw
+
     plan = sw.plan(
         sw.model("llama3-70b"), sw.hardware("v5p:16x20x28"), sw.Train(batch=1120, seq=4096)
     )

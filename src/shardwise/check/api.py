@@ -66,8 +66,8 @@ def check(
         subject: a plan, whose training step (for serving, decode and prefill step) is compiled in a
             separate process and compared with the plan; or a function, jitted or not, which is
             compiled in this process.
-        args: arguments of a function: arrays or `jax.ShapeDtypeStruct`s, on a mesh as large as the
-            machine.
+        args: arguments of a function: arrays, or a `jax.ShapeDtypeStruct` each, on a mesh as large
+            as the machine.
         on: for a function, the machine, such as `v5e:4x4`. For a plan, a smaller machine to compile
             for: its `data` axis is reduced, which does not change the program of a chip.
         layers: two depths, such as `(1, 2)`, to compile instead of the whole model; the results are

@@ -77,8 +77,8 @@ def train(
         joined: address at which the processes of a run find each other; None for one process, or
             to let JAX detect it.
         sample: prompt for the trained model to continue; None for no sample.
-        start: folder of a published model (config.json and *.safetensors) with the initial weights;
-            empty for random weights.
+        start: folder of a published model (config.json and safetensors files) with the initial
+            weights; empty for random weights.
         export: folder to write the final weights to, in the same format; empty for none.
         tensorboard: folder for event files of TensorBoard; empty for none.
         profile: folder for a trace of the five steps after the first two; empty for none.
