@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +25,15 @@ FLAGS = (
     *("--disable-sync", "--remote-debugging-pipe"),
 )
 TIMEOUT_S = 60.0
+# Chromium reads commands from 3 and writes answers to 4. A process of its own places them there:
+# to fork this one would not be safe once JAX has started its threads.
+PLACE = """
+import os, sys
+high = [os.dup(os.dup(os.dup(int(number)))) for number in sys.argv[1:3]]
+os.dup2(high[0], 3)
+os.dup2(high[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Page:
@@ -96,16 +106,10 @@ class Browser:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
 
-        def place() -> None:  # Chromium reads commands from 3 and writes answers to 4
-            high = os.dup(to_browser), os.dup(from_browser)
-            os.dup2(high[0], 3)
-            os.dup2(high[1], 4)
-
-        command = [CHROMIUM or "chromium", *FLAGS, f"--user-data-dir={folder}"]
+        command = [CHROMIUM or "/usr/bin/chromium", *FLAGS, f"--user-data-dir={folder}"]
         self.process = subprocess.Popen(
-            command,
-            preexec_fn=place,
-            pass_fds=(3, 4),
+            [sys.executable, "-c", PLACE, f"{to_browser}", f"{from_browser}", *command],
+            pass_fds=(to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

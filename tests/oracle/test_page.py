@@ -118,7 +118,7 @@ def test_serving_and_a_wrong_name(chromium: Browser, url: str) -> None:
     headline = page.run(HEADLINE)
     page.run("document.querySelector('input[name=model]').value = 'llama9'")
     page.run("document.querySelector('form button').click()")
-    page.wait("document.querySelector('[role=alert]')")
+    page.wait("Boolean(document.querySelector('[role=alert]'))")
     assert 'unknown model "llama9"' in page.run("document.querySelector('[role=alert]').innerText")
     assert page.run(HEADLINE) == headline
 
