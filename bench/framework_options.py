@@ -3,8 +3,9 @@
     python bench/framework_options.py SOURCES
 
 SOURCES is a folder with unpacked wheels or checkouts, named as in `READERS`. The files are those
-that tests/unit/frameworks holds exported files against; TensorRT-LLM's is kept by hand, since its
-package brings no sources. Nothing is imported: the classes are read as text.
+that exported files are held against, and that name misspelled options of imported ones;
+TensorRT-LLM's is kept by hand, since its package brings no sources. Nothing is imported: the
+classes are read as text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-OUT = Path(__file__).parents[1] / "tests/unit/frameworks/options"
+OUT = Path(__file__).parents[1] / "src/shardwise/frameworks/options"
 AS_OF = "2026-11"
 Options = dict[str, str]
 
@@ -92,7 +93,9 @@ def megatron(root: Path) -> Options:
     """Flags of arguments.py, and those that it makes of the fields of configuration classes."""
     made = [*_core(root), *_ddp(root), *fields(root / "training_config.py")]
     texts = {f"--{name.replace('_', '-')}": "field" for name in made}
-    return {**texts, **flags([root / "arguments.py"])}
+    core = root.parent / "megatron_core/megatron/core"  # some of its fields name their flags
+    configs = ("transformer/transformer_config.py", "model_parallel_config.py")
+    return {**texts, **flags([root / "arguments.py", *(core / name for name in configs)])}
 
 
 def megatron_bridge(root: Path) -> Options:

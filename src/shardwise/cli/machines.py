@@ -33,6 +33,15 @@ def parse_machine(text: str) -> sw.System | sw.Chip:
     return sw.chip(text)
 
 
+def is_machine(text: str) -> bool:
+    """Whether a text names a machine or a chip."""
+    try:
+        parse_machine(text)
+    except BadInput:
+        return False
+    return True
+
+
 def parse_chip(text: str) -> sw.Chip:
     """The chip of a text that names a chip (`v5e`) or a machine (`v5e:4x4`)."""
     return chip_of(parse_machine(text))

@@ -148,8 +148,16 @@ def read(settings: Settings) -> TrainingLaunch:
         schedule="1f1b",
         context_kind="ulysses",
         precision="fp32-master",
+        offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
+        ignored=("zero_optimization.offload_param",) if _is_offloaded(settings, "param") else (),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
     )
+
+
+def _is_offloaded(settings: Settings, part: str) -> bool:
+    """Whether a part of the state is kept in host memory, or on its disks."""
+    device = setting(settings, f"zero_optimization.offload_{part}.device", "none")
+    return str(device) in ("cpu", "nvme")
 
 
 def _number(settings: Settings, key: str) -> int | None:

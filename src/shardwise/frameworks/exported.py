@@ -9,6 +9,7 @@ from typing import Any, Literal
 from shardwise.errors import BadInput
 from shardwise.frameworks.launch import Launch
 from shardwise.hardware import Switched, System
+from shardwise.models import ModelConfig
 from shardwise.plan.machine import errors_at, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
@@ -40,8 +41,6 @@ class TrainingRun:
     """A training plan as frameworks see it.
 
     Args:
-        n_dense_layers: layers without experts at the beginning of the model.
-        latent: whether attention has latent keys and values (MLA).
     """
 
     plan: Plan
@@ -49,12 +48,17 @@ class TrainingRun:
     job: Train
     system: System
     nodes: Nodes
-    latent: bool
+    model: ModelConfig
 
     @property
     def is_moe(self) -> bool:
         """Whether the model has experts."""
         return self.plan.model.n_experts > 0
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention has latent keys and values (MLA)."""
+        return any(attention.mla for attention, _ in self.model.attentions)
 
     @property
     def expert_tensor(self) -> int:
@@ -155,7 +159,7 @@ def training_run(plan: Plan) -> TrainingRun:
         job=plan.job,
         system=system,
         nodes=nodes_of(system),
-        latent=any(attention.mla for attention, _ in model.attentions),
+        model=model,
     )
 
 

@@ -25,15 +25,20 @@ _GKE = {
     "v7x": "tpu7x",
 }
 
+# Chips whose slices of several hosts GKE makes of machines with 4 chips (ct5lp-hightpu-4t,
+# ct6e-standard-4t); with 8 there is one host. cloud.google.com/kubernetes-engine/docs/concepts/tpus
+_FOUR_A_HOST = ("v5e", "v6e")
+
 
 def write(run: TrainingRun) -> Written:
     """The manifest of a plan."""
     name = re.sub(r"[^a-z0-9-]+", "-", run.plan.model.name.lower()).strip("-")[:40] or "train"
-    hosts = run.nodes.count // run.nodes.slices
+    chips = _chips_of_pod(run)
+    hosts = run.system.n_chips // run.nodes.slices // chips
     command = (
         f"set -eu\n{own_command.command(run)}\n"
         f"shardwise train {own_command.PLAN} --data DATA --checkpoint CHECKPOINTS \\\n"
-        f"  --coordinator {name}-{_JOB}-0-0.{name}:8476 --processes {run.nodes.count} \\\n"
+        f"  --coordinator {name}-{_JOB}-0-0.{name}:8476 --processes {hosts * run.nodes.slices} \\\n"
         f"  --process $((JOB_INDEX * {hosts} + JOB_COMPLETION_INDEX))\n"
     )
     is_gpu = isinstance(run.system.topology, Switched)
@@ -55,7 +60,7 @@ def write(run: TrainingRun) -> Written:
             "command": ["bash", "-c"],
             "args": [command],
             "env": [{"name": "JOB_INDEX", "valueFrom": _JOB_INDEX}],
-            "resources": {"limits": {resource: run.nodes.chips}},
+            "resources": {"limits": {resource: chips}},
         }
     ]
     settings: Settings = {
@@ -73,6 +78,14 @@ def write(run: TrainingRun) -> Written:
         },
     }
     return Written(settings=settings, notes=notes, command="kubectl apply -f FILE")
+
+
+def _chips_of_pod(run: TrainingRun) -> int:
+    """Chips of a pod: those of a host, but for slices that GKE makes of smaller machines."""
+    chips_of_slice = run.system.n_chips // run.nodes.slices
+    if run.plan.hardware.chip in _FOUR_A_HOST and chips_of_slice > run.nodes.chips:
+        return 4
+    return run.nodes.chips
 
 
 _JOB_INDEX = {

@@ -1,4 +1,4 @@
-"""MaxText: a YAML file for `python -m maxtext.trainers.pre_train.train base.yml`, by its overrides.
+"""MaxText: a YAML file for `python -m maxtext.trainers.pre_train.train FILE`, over base.yml.
 
 MaxText has a mesh axis for each role of a plan, split into the part within a slice (`ici_`) and
 the part over slices (`dcn_`). `per_device_batch_size` counts sequences per chip and may be a
@@ -52,14 +52,15 @@ def write(run: TrainingRun) -> Written:
     layout, mesh, job = run.layout, run.layout.mesh, run.job
     notes = unsaid(run)
     _check(run)
-    settings: Settings = {}
+    settings: Settings = {"base_config": "base.yml"}
     model = MODELS.get(run.plan.model.name)
     if model:
         settings["model_name"] = model
     else:
         notes.append(f"model_name: MaxText has no name for {run.plan.model.name}.")
-    settings["hardware"] = "gpu" if isinstance(run.system.topology, Switched) else "tpu"
-    remaining = run.nodes.slices
+    is_gpu = isinstance(run.system.topology, Switched)
+    settings["hardware"] = "gpu" if is_gpu else "tpu"
+    remaining = run.nodes.count if is_gpu else run.nodes.slices  # nodes of GPUs are slices to JAX
     for role in _OUTSIDE_IN:
         size = mesh.sizes[role]
         over_slices = math.gcd(size, remaining)
@@ -82,6 +83,8 @@ def write(run: TrainingRun) -> Written:
         settings |= _pipeline(run)
     if mesh.context > 1:
         settings["context_parallel_strategy"] = _CONTEXT[layout.context_kind]
+        if layout.context_kind == "ring" and not is_gpu:  # the only kernel that has the ring
+            settings |= {"attention": "flash", "use_tokamax_splash": True}
     if job.compute == "fp8":
         settings["quantization"] = "fp8"
     if layout.zero in (1, 2):
@@ -92,7 +95,7 @@ def write(run: TrainingRun) -> Written:
     return Written(
         settings=settings,
         notes=notes,
-        command="python -m maxtext.trainers.pre_train.train base.yml FILE",
+        command="python -m maxtext.trainers.pre_train.train FILE",
     )
 
 
@@ -133,14 +136,13 @@ def read(settings: Settings) -> TrainingLaunch:
     interleaved = pipe > 1 and isinstance(repeats, int) and repeats > 1
     accumulated = settings.get("gradient_accumulation_steps", 1)
     microbatches = settings.get("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
-    batch = None
-    if n_chips:
-        batch = round(settings.get("per_device_batch_size", 12.0) * n_chips * accumulated)
+    per_chip = settings.get("per_device_batch_size", 12.0) * accumulated
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
         n_chips=n_chips,
-        batch=batch,
+        batch=round(per_chip * n_chips) if n_chips else None,
+        batch_per_chip=per_chip,
         seq=settings.get("max_target_length", 2048),
         n_microbatches=microbatches if microbatches > 0 else None,
         zero=_zero(settings, sizes, fill),

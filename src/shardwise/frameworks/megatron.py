@@ -44,6 +44,7 @@ def write(run: TrainingRun) -> Written:
         "--ffn-hidden-size": model.d_ff,
         "--num-attention-heads": model.n_heads,
     }
+    settings |= _architecture(run)
     if model.n_kv_heads < model.n_heads:
         settings |= {"--group-query-attention": True, "--num-query-groups": model.n_kv_heads}
     if run.is_moe:
@@ -54,13 +55,41 @@ def write(run: TrainingRun) -> Written:
     settings["--max-position-embeddings"] = run.job.seq
     settings |= {_flag(field): value for field, value in values.items()}
     settings["--bf16"] = True
+    if "--use-megatron-fsdp" in settings:
+        settings["--ckpt-format"] = "fsdp_dtensor"  # the only format that Megatron FSDP takes
     if run.job.compute == "fp8":
         settings["--fp8-format"] = "hybrid"
     if run.job.precision != "fp32-master":
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
-    notes.append("norms, activation, positions and tokenizer of the model: as in its recipe.")
+    notes.append("the tokenizer, and RoPE scaling or windows if the model has them.")
     notes.append("torchrun: add --node-rank and --master-addr on several nodes, and the data.")
     return Written(settings=settings, notes=notes, command="bash FILE")
+
+
+def _architecture(run: TrainingRun) -> Settings:
+    """Flags of the model's layers, whose defaults in Megatron are those of GPT-2."""
+    layer = run.model.groups[-1].layer
+    attention = layer.attention
+    settings: Settings = {}
+    if attention and attention.d_head * attention.n_heads != run.model.d_model:
+        settings["--kv-channels"] = attention.d_head
+    if layer.ffn and layer.ffn.gated:
+        settings["--swiglu"] = True
+    if run.model.norm.kind == "rms":
+        settings["--normalization"] = "RMSNorm"
+    settings["--norm-epsilon"] = run.model.norm.eps
+    if not run.model.tied_embeddings:
+        settings["--untie-embeddings-and-output-weights"] = True
+    if layer.ffn and not layer.ffn.bias:
+        settings["--disable-bias-linear"] = True
+    if attention and attention.q_bias and layer.ffn and not layer.ffn.bias:
+        settings["--add-qkv-bias"] = True
+    if attention and attention.qk_norm:
+        settings["--qk-layernorm"] = True
+    if attention and attention.rope:
+        settings["--position-embedding-type"] = "rope"
+        settings["--rotary-base"] = int(attention.rotary.theta)
+    return settings
 
 
 def read(settings: Settings) -> TrainingLaunch:
@@ -72,6 +101,7 @@ def read(settings: Settings) -> TrainingLaunch:
         torchrun_chips(settings),
         compute="fp8" if "--fp8-format" in settings else "bf16",
         precision="fp32-master",
+        n_layers=settings.get("--num-layers"),
     )
 
 

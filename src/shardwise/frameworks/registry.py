@@ -27,6 +27,7 @@ from shardwise.frameworks import (
 )
 from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
 from shardwise.frameworks.launch import Launch
+from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -69,10 +70,15 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFile:
-    """A launch configuration and what it says."""
+    """A launch configuration and what it says.
+
+    Args:
+        misspelled: options that the framework does not have, each with one that it has.
+    """
 
     framework: Framework
     launch: Launch
+    misspelled: tuple[str, ...] = ()
 
 
 def names(work: Work | None = None) -> tuple[str, ...]:
@@ -161,6 +167,11 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     settings = parse(text, file)
     if framework is None:
         framework = detect(settings, file)
+    elif not framework.knows(settings):
+        raise BadFile(
+            f"{file} has no option of {framework.title} that says a layout. Leave --from out, or "
+            f"name another: {', '.join(FRAMEWORKS)}."
+        )
     launch = framework.read(settings)
     origin = _ORIGIN.search(text)
     if origin:
@@ -169,7 +180,11 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
             model=launch.model or origin["model"].rstrip(","),
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
-    return ReadFile(framework=framework, launch=launch)
+    return ReadFile(
+        framework=framework,
+        launch=launch,
+        misspelled=tuple(misspelled(settings, framework.name)),
+    )
 
 
 def parse(text: str, file: str) -> Settings:

@@ -35,7 +35,13 @@ def training_plan(
             another number of chips than the file.
         NotDivisible, NoStrategy, DoesNotFit: the layout is not legal, or does not fit.
     """
-    n_sequences, length = batch or (launch.batch, launch.seq)
+    n_layers = sum(group.count for group in model.groups)
+    if launch.n_layers and launch.n_layers != n_layers:
+        raise BadInput(
+            f"the file is for a model of {launch.n_layers} layers, {model.name} has {n_layers}. "
+            "Name the model of the file."
+        )
+    n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
         missing = "batch and sequence length" if not n_sequences else "sequence length"
         raise BadInput(
@@ -48,7 +54,7 @@ def training_plan(
             f"Name a machine of {launch.n_chips:,} chips."
         )
     mesh = launch.mesh(system.n_chips)
-    choices = launch.choices(mesh, sum(group.count for group in model.groups))
+    choices = launch.choices(mesh, n_layers)
     if batch:  # another batch has other microbatches
         choices.pop("n_microbatches", None)
     compute = launch.compute or "bf16"
@@ -57,9 +63,17 @@ def training_plan(
         seq=length,
         compute=compute,
         optimizer=launch.optimizer or "adamw",
+        offload=launch.offload,
         **state_dtypes(launch.precision or "", compute),  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)
+
+
+def _batch(launch: TrainingLaunch, system: System) -> int | None:
+    """Sequences of a step: those that the file gives, or those of a chip times the chips."""
+    if launch.batch is None and launch.batch_per_chip is not None:
+        return round(launch.batch_per_chip * system.n_chips)
+    return launch.batch
 
 
 def memory_problem(plan: Plan, exported: str, framework: str) -> str:
@@ -94,6 +108,9 @@ def serving_plan(
 ) -> ServingPlan:
     """Plan a deployment of the engine in a file.
 
+    The file's number of sequences is the most that its engine runs at a time. If fewer fit at their
+    full length, the plan has as many as fit: an engine starts, and lets the others wait.
+
     Args:
         context, batch, dtype: in the place of the file's; `dtype` is that of the weights.
 
@@ -108,14 +125,22 @@ def serving_plan(
         mesh = launch.mesh(machine.n_chips)
     else:
         mesh = launch.mesh(math.prod(launch.sizes.values()))  # one engine
-    sequences = batch or launch.batch
     weights = dtype or launch.weights or model.checkpoint_dtype
     chip = chip_of(machine)
-    job = Serve(
-        context=tokens,
-        batch=sequences * mesh.data if sequences else None,  # a job counts those of all engines
-        weights=weights,
-        kv=launch.kv or usual_cache(weights, chip),
-        compute=usual_compute(weights, chip),
-    )
-    return serving_build.plan(model, machine, job, launch.choices(mesh))
+
+    def planned(sequences: int | None) -> ServingPlan:
+        job = Serve(
+            context=tokens,
+            batch=sequences * mesh.data if sequences else None,  # those of all engines
+            weights=weights,
+            kv=launch.kv or usual_cache(weights, chip),
+            compute=usual_compute(weights, chip),
+        )
+        return serving_build.plan(model, machine, job, launch.choices(mesh))
+
+    try:
+        return planned(batch or launch.batch)
+    except DoesNotFit:
+        if batch or not launch.batch:
+            raise
+        return planned(planned(None).estimate.decode.max_batch)

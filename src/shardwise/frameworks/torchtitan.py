@@ -32,6 +32,9 @@ _SCHEDULES = {
 _CONFIGS = {
     "llama3-8b": ("llama3", "llama3_8b"),
     "llama3-70b": ("llama3", "llama3_70b"),
+    "llama3.1-8b": ("llama3", "llama3_8b"),
+    "llama3.1-70b": ("llama3", "llama3_70b"),
+    "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b"),
     "llama3.1-405b": ("llama3", "llama3_405b"),
     "deepseek-v2-lite": ("deepseek_v3", "deepseek_v3_16b"),
     "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
@@ -69,9 +72,8 @@ def write(run: TrainingRun) -> Written:
     }
     if "tp_comm" in layout.overlap and mesh.tensor > 1:
         settings["--compile.enable_async_tensor_parallel"] = True
-    word = _REMAT.get(layout.policy, "" if layout.policy == "none" else "selective")
-    if word:
-        settings[f"activation-checkpoint:{word}"] = True
+    word = _REMAT.get(layout.policy, "none" if layout.policy == "none" else "selective")
+    settings[f"activation-checkpoint:{word}"] = True
     if word == "selective":
         notes.append(f"remat {layout.policy}: selective is the nearest policy of torchtitan.")
     return Written(settings=settings, notes=[*notes, *_dtype_notes(run)], command="bash FILE")
@@ -164,12 +166,13 @@ def read(settings: Settings) -> TrainingLaunch:
     batch = values.get("training.global_batch_size")
     if (batch is None or batch < 0) and local and shard != -1:
         batch = local * sizes["data"] * sizes.get("fsdp", 1) * expert
-    models = {config: name for name, (_, config) in _CONFIGS.items()}
+    ranks = tensor * sizes["context"] * pipe
     return TrainingLaunch(
         sizes=sizes,
         fill=role if shard == -1 else None,
         n_chips=torchrun_chips(settings),
-        batch=batch,
+        batch=batch if batch and batch > 0 else None,
+        batch_per_chip=local / ranks if local else None,
         seq=values.get("training.seq_len"),
         micro_batch=values.get("parallelism.pipeline_parallel_microbatch_size", 1)
         if pipe > 1
@@ -181,7 +184,7 @@ def read(settings: Settings) -> TrainingLaunch:
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
         precision="bf16" if values.get("training.dtype") == "bfloat16" else "fp32",
-        model=models.get(str(values.get("config"))),
+        model=_model(values),
     )
 
 
@@ -223,13 +226,22 @@ def _values(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _model(values: dict[str, Any]) -> str | None:
+    """The model of a script's --config, or of an older file's name and flavor."""
+    config = str(values.get("config", ""))
+    if "model.name" in values:
+        config = f"{values['model.name']}_{values.get('model.flavor')}".lower()
+    names = {config: name for name, (_, config) in reversed(_CONFIGS.items())}
+    return names.get(config)
+
+
 def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
     words = settings.get(PROGRAM) or []
     mode = values.get("activation_checkpoint.mode")
-    for name in ("full", "selective"):
+    for name, policy in (("full", "full"), ("selective", "dots"), ("none", "none")):
         if f"activation-checkpoint:{name}" in words or mode == name:
-            return "full" if name == "full" else "dots"
-    return "none" if mode in (None, "none") else None
+            return policy
+    return "dots" if mode is None else None  # what its configurations have by default
 
 
 def knows(settings: Settings) -> int:

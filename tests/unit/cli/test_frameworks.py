@@ -29,7 +29,7 @@ def engine(tmp_path: Path) -> str:
 def test_a_plan_is_printed_and_its_notes_are_on_stderr(plan: str) -> None:
     done = run(*["export", plan, "--to", "maxtext"])
     assert done.code == 0
-    assert "ici_fsdp_parallelism: 16\n" in done.out
+    assert "dcn_fsdp_parallelism: 8\nici_fsdp_parallelism: 2\n" in done.out
     assert done.err.startswith("note: not in the file: training state fp32-master")
 
 
@@ -87,7 +87,15 @@ def test_an_engine_is_a_plan_again(engine: str, tmp_path: Path) -> None:
         ),
         (
             ["import", "mt.yml", "h100:8", "--from", "vllm"],
-            "neither model nor machine. Add MODEL and",
+            "mt.yml has no option of vLLM that says a layout.",
+        ),
+        (
+            ["import", "mt.yml", "h100:8"],
+            "neither model nor machine, and h100:8 is only one of them. Add MODEL",
+        ),
+        (
+            ["import", "mt.yml", "llama3-8b"],
+            "neither model nor machine, and llama3-8b is only one of them. Add HARDWARE",
         ),
     ],
 )

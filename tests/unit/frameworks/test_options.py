@@ -1,12 +1,12 @@
 """Every option that is written is one of the framework's own, of the right type.
 
-The names stand in `options/`, read from the frameworks' sources by bench/framework_options.py.
+The names stand in the package's `options/`, read from the frameworks' sources by
+bench/framework_options.py.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +14,9 @@ import pytest
 from shardwise.errors import BadInput
 from shardwise.frameworks import registry
 from shardwise.frameworks.exported import engine, flat, training_run
+from shardwise.frameworks.spelling import FOLDER
 from tests.unit.frameworks import plans
 
-FOLDER = Path(__file__).parent / "options"
 # Frameworks whose files are scripts of this package have no options of others.
 OWN = ("jobset", "slurm")
 # Of torchrun, of the shell, and of this package's comments.
@@ -26,6 +26,7 @@ OTHERS = {
     "--config",
     "activation-checkpoint:full",
     "activation-checkpoint:selective",
+    "activation-checkpoint:none",
 }
 
 

@@ -11,7 +11,7 @@ from shardwise.cli import options
 from shardwise.cli.answer import Answer
 from shardwise.cli.failure import note
 from shardwise.cli.inputs import Inputs, parse_output_file
-from shardwise.cli.machines import parse_machine
+from shardwise.cli.machines import is_machine, parse_machine
 from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
 from shardwise.errors import BadFile, BadInput, NoPlan, file_error
@@ -78,17 +78,32 @@ def run(
     inputs.done()
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
+    for option in content.misspelled:
+        note(f"{path}: {content.framework.title} has no option {option}.")
+    if launch.model and config and launch.model != model:
+        note(f"{path} names {launch.model}; {model} is planned in its place.")
     from shardwise.frameworks import replan
 
     with progress(f"planning the layout of {path} on {hardware}", quiet=json):
         plan: Plan | ServingPlan
         if isinstance(launch, ServingLaunch):
             plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
+            _note_sequences(path, plan, sequences or launch.batch)
         elif isinstance(launch, TrainingLaunch):
             plan = replan.training_plan(launch, config, system, sizes)
         else:
             raise BadFile(f"{path} says no layout.")
     return _answer(plan, content.framework.title, file, verbose=verbose, as_json=json)
+
+
+def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:
+    """Say that the plan has fewer sequences than the file allows."""
+    batch = plan.estimate.decode.batch
+    if asked and batch < asked:
+        note(
+            f"{path} allows {asked:,} sequences at a time; {batch:,} of "
+            f"{plan.workload.context:,} tokens fit, and are planned."
+        )
 
 
 def _answer(
@@ -127,15 +142,19 @@ def _names(model: str | None, hardware: str | None, words: list[str]) -> tuple[s
     if len(words) == 1 and model is not None:
         return model, words[0]
     if model is None or hardware is None:
-        named = model or hardware
-        missing = [
-            word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None
-        ]
-        raise BadInput(
-            f"the file names {'only ' + named if named else 'neither model nor machine'}. Add "
-            f"{' and '.join(missing)}: shardwise import FILE MODEL HARDWARE."
-        )
+        raise BadInput(_missing(model, hardware, words))
     return model, hardware
+
+
+def _missing(model: str | None, hardware: str | None, words: list[str]) -> str:
+    """What has to be added to the command line; its single word is a machine or a model."""
+    of_file = model or hardware
+    begin = f"the file names {'only ' + of_file if of_file else 'neither model nor machine'}."
+    missing = [word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None]
+    if words:
+        missing = ["MODEL" if is_machine(words[0]) else "HARDWARE"]
+        begin = f"the file names neither model nor machine, and {words[0]} is only one of them."
+    return f"{begin} Add {' and '.join(missing)}: shardwise import FILE MODEL HARDWARE."
 
 
 def _text(path: str) -> str:

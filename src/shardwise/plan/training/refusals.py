@@ -164,7 +164,7 @@ def does_not_fit(
     factor = ""
     if excess > 1:
         margin = ""
-        factor = f" (x{excess:.1f})"
+        factor = f" (x{excess:.{1 if excess >= 1.1 else 2}f})"
     problems = [
         f"does not fit: {model.name} on {system.name} needs {units.show_gib(total)} per chip at "
         f"least{margin}, {units.show_gib(memory.capacity)} is there{factor}.",

@@ -1,0 +1,59 @@
+"""Misspelled options: those that no framework has, but that are close to one which it has.
+
+The names stand in `options/`, one file for each framework, read from its sources by
+bench/framework_options.py. A file may have other options than these, of a recipe or a script of the
+user's; they are no business of a layout and are passed over.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardwise.frameworks.exported import Settings, flat
+
+FOLDER = Path(__file__).parent / "options"
+CLOSE = 0.9  # share of equal letters
+SHORTEST = 8  # letters; shorter names resemble too many others
+WORD = 5  # letters of a part that a misspelled one may be
+
+
+def misspelled(settings: Settings, framework: str) -> list[str]:
+    """`OPTION; close: OPTION` for each option of a file that is likely a misspelled one."""
+    names = _names(framework)
+    found = []
+    for key in _keys(settings):
+        plain = _plain(key)
+        if len(plain) < SHORTEST or plain in names:
+            continue
+        close = difflib.get_close_matches(plain, names, 1, CLOSE)
+        if close:
+            found.append(f"{key}; close: {names[close[0]]}")
+    return found
+
+
+def _keys(settings: Settings) -> Iterator[str]:
+    """The options of a file: flags and paths, and the tables that paths go through."""
+    for path in flat(settings):
+        if path not in ("$", "text"):
+            yield path
+            if "." in path and not path.startswith("-"):
+                yield path.partition(".")[0]
+
+
+@functools.cache
+def _names(framework: str) -> dict[str, str]:
+    """Spelling by which options are compared -> the option."""
+    file = FOLDER / f"{framework}.json"
+    if not file.exists():
+        return {}
+    options = json.loads(file.read_text(encoding="utf-8"))["options"]
+    names = {_plain(option): option for option in options}
+    return names | {_plain(head): head for option in options if (head := option.split(".")[0])}
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_").lower()

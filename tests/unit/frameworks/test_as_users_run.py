@@ -1,0 +1,167 @@
+"""What users of the frameworks met: files that start, and files that say more than a layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadInput
+from shardwise.frameworks import registry, replan
+from shardwise.frameworks.exported import training_run
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from tests.golden.terminal import run
+from tests.unit.frameworks import plans
+
+
+def settings(framework: str, plan: sw.Plan) -> dict[str, Any]:
+    return dict(registry.find(framework).write(training_run(plan)).settings)
+
+
+def test_megatron_fsdp_has_its_checkpoint_format() -> None:
+    assert settings("megatron", plans.training("hybrid"))["--ckpt-format"] == "fsdp_dtensor"
+    assert "--ckpt-format" not in settings("megatron", plans.training("zero1"))
+
+
+def test_megatron_is_told_the_layers_of_the_model() -> None:
+    flags = settings("megatron", plans.training("zero1"))
+    assert flags["--normalization"] == "RMSNorm"
+    assert all(flags[name] for name in ("--swiglu", "--untie-embeddings-and-output-weights"))
+    assert flags["--rotary-base"] == 500000
+    assert "--kv-channels" not in flags  # 4096 / 32, which is Megatron's default
+    qwen = sw.evaluate(
+        sw.model("qwen3-30b-a3b"),
+        sw.hardware("h100:8"),
+        sw.Train(batch=64, seq=4096, remat="full"),
+        sw.Mesh(expert=8),
+    )
+    assert settings("megatron", qwen)["--kv-channels"] == 128
+
+
+def test_nodes_of_gpus_are_slices_to_maxtext() -> None:
+    keys = settings("maxtext", plans.training("fsdp-tensor"))
+    over = [value for key, value in keys.items() if key.startswith("dcn_")]
+    assert sorted(over) == [1] * (len(over) - 1) + [8]
+    assert keys["base_config"] == "base.yml"
+
+
+def test_a_ring_on_tpus_has_maxtexts_kernel() -> None:
+    ring = sw.evaluate(
+        sw.model("llama3-8b"),
+        sw.hardware("v5e:4x4"),
+        sw.Train(batch=16, seq=8192, remat="full"),
+        sw.Mesh(fsdp=8, context=2),
+        {"context_kind": "ring"},
+    )
+    keys = settings("maxtext", ring)
+    assert (keys["attention"], keys["use_tokamax_splash"]) == ("flash", True)
+    assert "use_tokamax_splash" not in settings("maxtext", plans.training("context"))
+
+
+@pytest.mark.parametrize(("machine", "pods"), [("v5e:4x4", 4), ("v5e:2x4", 1), ("v6e:4x4", 4)])
+def test_pods_of_gke_have_as_many_chips_as_its_machines(machine: str, pods: int) -> None:
+    plan = sw.plan(sw.model("llama3.2-1b"), sw.hardware(machine), sw.Train(batch=64, seq=2048))
+    job = settings("jobset", plan)["spec"]["replicatedJobs"][0]["template"]["spec"]
+    container = job["template"]["spec"]["containers"][0]
+    chips = container["resources"]["limits"]["google.com/tpu"]
+    assert job["parallelism"] == pods
+    assert pods * chips == plan.hardware.n_chips
+    assert f"--processes {pods} " in container["args"][0]
+
+
+def launch(text: str, file: str) -> Any:
+    return registry.read(text, file).launch
+
+
+TITAN = """\
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+"""
+MAXTEXT = "model_name: llama3-8b\nper_device_batch_size: 2\nmax_target_length: 4096\n"
+MAXTEXT += "ici_fsdp_parallelism: -1\n"
+
+
+@pytest.mark.parametrize(("text", "file", "batch"), [(TITAN, "a.toml", 4), (MAXTEXT, "a.yml", 16)])
+def test_the_batch_of_a_rank_is_multiplied_by_the_machine(text: str, file: str, batch: int) -> None:
+    found = launch(text, file)
+    assert isinstance(found, TrainingLaunch)
+    assert found.model == "llama3-8b"
+    machine = sw.hardware("h100:8")
+    assert replan.training_plan(found, sw.model("llama3-8b"), machine).job.batch == batch
+
+
+def test_optimizer_state_in_host_memory_is_kept() -> None:
+    text = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
+      "gradient_accumulation_steps": 8, "zero_optimization": {"stage": 3,
+      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}"""
+    found = launch(text, "ds.json")
+    assert found.offload == ("optimizer",)
+    assert found.ignored == ("zero_optimization.offload_param",)
+    plan = replan.training_plan(
+        found, sw.model("llama3-8b"), sw.hardware("h100:8"), (found.batch, 4096)
+    )
+    assert plan.job.offload == ("optimizer",)
+
+
+def test_a_model_of_other_layers_is_refused() -> None:
+    text = "--num-layers 80 --tensor-model-parallel-size 8 --micro-batch-size 1"
+    text += " --global-batch-size 64 --seq-length 4096"
+    with pytest.raises(BadInput, match="80 layers, llama3-8b has 32"):
+        replan.training_plan(launch(text, "a.sh"), sw.model("llama3-8b"), sw.hardware("h100:8"))
+
+
+def test_an_engine_takes_the_sequences_that_fit() -> None:
+    text = "model: meta-llama/Meta-Llama-3-8B\nmax-model-len: 8192\nmax-num-seqs: 256\n"
+    found = launch(text, "v.yaml")
+    assert isinstance(found, ServingLaunch)
+    plan = replan.serving_plan(found, sw.model("llama3-8b"), sw.hardware("h100:1"))
+    assert 40 < plan.estimate.decode.batch < 64
+    assert plan.memory.left >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "option"),
+    [
+        ("model: a\ntensor-parallel-sise: 2\nmax-model-len: 8\n", "a.yaml", "tensor-parallel-sise"),
+        (
+            "--tensor-model-paralel-size 8 --seq-length 8 --micro-batch-size 1",
+            "a.sh",
+            "--tensor-model-paralel-size",
+        ),
+        ('{"zero_optimisation": {"stage": 3}, "train_batch_size": 8}', "a.json", "zero_opt"),
+    ],
+)
+def test_a_misspelled_option_is_named(text: str, file: str, option: str) -> None:
+    content = registry.read(text, file, {"a.yaml": "vllm", "a.sh": "megatron"}.get(file))
+    assert len(content.misspelled) >= 1
+    assert content.misspelled[0].startswith(option)
+
+
+@pytest.mark.parametrize("framework", registry.names("train"))
+def test_what_is_written_is_not_misspelled(framework: str) -> None:
+    text = registry.export(plans.training("zero1"), framework).text
+    content = registry.read(text, f"x{registry.find(framework).suffix}")
+    assert content.misspelled == ()
+
+
+def test_notes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("v.yaml").write_text(
+        "model: meta-llama/Meta-Llama-3-8B\nmax-model-len: 8192\nmax-num-seqs: 256\n"
+        "tensor-parallel-sise: 2\n"
+    )
+    said = run("import", "v.yaml", "llama3.1-8b", "h100:1")
+    words = " ".join(said.err.split())
+    assert said.code == 0
+    assert "allows 256 sequences at a time; " in words
+    assert "vLLM has no option tensor-parallel-sise; close: tensor-parallel-size." in words
+    assert "llama3.1-8b is planned in its place" in words
