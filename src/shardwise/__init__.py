@@ -35,6 +35,8 @@ _PUBLIC = {
     "chip": ("shardwise.hardware", "parse_chip"),
     "compare": ("shardwise.compare.api", "compare"),
     "evaluate": ("shardwise.plan", "evaluate"),
+    "export": ("shardwise.frameworks.api", "export"),
+    "import_plan": ("shardwise.frameworks.api", "import_plan"),
     "check": ("shardwise.check.api", "check"),
     "explain": ("shardwise.plan", "explain"),
     "fit": ("shardwise.search.fit", "fit"),
@@ -48,6 +50,7 @@ _PUBLIC = {
     "parameters": ("shardwise.models.count", "parameters"),
     "plan": ("shardwise.plan", "plan"),
     "profile": ("shardwise.profile.account", "read_profile"),
+    "report": ("shardwise.ui.frozen", "report"),
     "roofline": ("shardwise.formulas.chip_roofline", "roofline"),
     "search": ("shardwise.plan", "search"),
     "sensitivity": ("shardwise.plan.training.explain", "sensitivity"),
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from shardwise.errors import ShardwiseError
     from shardwise.formulas.chip_roofline import operation_roofline, roofline
     from shardwise.formulas.matmul import shard
+    from shardwise.frameworks.api import export, import_plan
     from shardwise.hardware import Chip, System, Torus
     from shardwise.hardware import parse_chip as chip
     from shardwise.hardware import parse_system as hardware
@@ -77,6 +81,7 @@ if TYPE_CHECKING:
     from shardwise.search.fit import Fit, fit
     from shardwise.strategy.mesh import Mesh
     from shardwise.train.run import train
+    from shardwise.ui.frozen import report
     from shardwise.workload import Serve, Train
 
 __all__ = [
@@ -97,9 +102,11 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "export",
     "fit",
     "flops",
     "hardware",
+    "import_plan",
     "kv_bytes_per_token",
     "kv_cache_bytes",
     "load",
@@ -108,6 +115,7 @@ __all__ = [
     "parameters",
     "plan",
     "profile",
+    "report",
     "roofline",
     "search",
     "sensitivity",

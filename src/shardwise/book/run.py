@@ -103,8 +103,8 @@ class OwnResult:
 def run_with(case_id: str, numbers: str) -> OwnResult:
     """Solve one case with other numbers, such as `B=2048,chip=v6e`.
 
-    >>> run_with("sharding-q2-1", "chip=v5e").changed["ici_bidi_bytes_per_s"]
-    90000000000.0
+    >>> run_with("sharding-q2-1", "chip=v6e").changed["ici_bidi_bytes_per_s"]
+    180000000000.0
 
     Raises:
         BadInput: the numbers are not of the case, or it has no answer with them.

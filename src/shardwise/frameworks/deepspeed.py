@@ -57,6 +57,7 @@ def write(run: TrainingRun) -> Written:
         notes.append(f"remat {layout.policy}: checkpointing is called by your model's code.")
     if "optimizer" in layout.offload:
         values["zero_optimization.offload_optimizer.device"] = "cpu"
+    notes.append("learning rate and schedule: optimizer.params and scheduler of yours.")
     notes.append(f"sequence length {job.seq:,}: of your data loader.")
     notes.append(
         f"launch on {run.nodes.count:,} nodes of {run.nodes.chips} GPUs: deepspeed "

@@ -135,6 +135,17 @@ def weights_dtype(name: Any) -> str | None:
     return _QUANTIZED.get(str(name).lower())
 
 
+def quantized_repository(name: str | None) -> tuple[str | None, str | None]:
+    """A repository without the ending that names its quantization, and the dtype of that.
+
+    >>> quantized_repository("Qwen/Qwen3-32B-FP8"), quantized_repository("Qwen/Qwen3-32B")
+    (('Qwen/Qwen3-32B', 'fp8'), ('Qwen/Qwen3-32B', None))
+    """
+    base, _, ending = (name or "").rpartition("-")
+    dtype = weights_dtype(ending)
+    return (base, dtype) if base and dtype else (name, None)
+
+
 class Values:
     """Options of a file under any of their spellings: `tp_size`, `tp-size`, `--tp-size`."""
 

@@ -73,8 +73,12 @@ def read(settings: Settings) -> ServingLaunch:
     tensor = ranks // (groups * context)
     degree = values.size("ep_size", "ep", "expert_parallel_size")
     splits: dict[str, int | str] = {}
+    ignored: tuple[str, ...] = ()
     if degree > 1 or groups > 1:
         shards = max(1, tensor * groups // degree)
+        if shards > tensor:  # more ranks than a group of attention has: plans have whole experts
+            ignored = (f"ep-size {degree}: experts shared by several groups of attention",)
+            shards = 1
         if shards != tensor:
             splits["expert_tensor"] = shards
     if values.size("dcp_size", "decode_context_parallel_size") > 1:
@@ -83,6 +87,7 @@ def read(settings: Settings) -> ServingLaunch:
     names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
     mode = values.get("disaggregation_mode")
     chunk = values.number("chunked_prefill_size")
+    model, dtype = engine_layout.quantized_repository(values.get("model_path", "model"))
     return ServingLaunch(
         sizes={
             "tensor": tensor,
@@ -94,11 +99,12 @@ def read(settings: Settings) -> ServingLaunch:
         batch=values.number("max_running_requests"),
         context=values.number("context_length"),
         chunk=chunk if chunk and chunk > 0 else None,
-        weights=engine_layout.weights_dtype(values.get("quantization")),
+        weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
         kv=names.get(str(values.get("kv_cache_dtype"))),
         splits=splits,
+        ignored=ignored,
         part=mode if mode in ("prefill", "decode") else None,
-        model=values.get("model_path", "model"),
+        model=model,
     )
 
 

@@ -78,17 +78,18 @@ def read(settings: Settings) -> ServingLaunch:
     roles = [part for part, role in _ROLES.items() if role in transfer]
     cache = str(values.get("kv_cache_dtype"))
     names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+    model, dtype = engine_layout.quantized_repository(_model(settings, values))
     return ServingLaunch(
         sizes=sizes,
         fill="data",
         batch=per_rank * sizes["expert"] if per_rank else None,
         context=values.number("max_model_len"),
         chunk=values.number("max_num_batched_tokens"),
-        weights=engine_layout.weights_dtype(values.get("quantization", "q")),
+        weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
         kv=names.get(cache),
         splits=splits,
         part=roles[0] if roles else None,
-        model=_model(settings, values),
+        model=model,
     )
 
 

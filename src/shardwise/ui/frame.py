@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
-from shardwise import __version__
 from shardwise.estimate.calibration import PEAK
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -109,7 +109,7 @@ def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:
     settled_inputs = replace(inputs, strategy=tuple(sorted((settled.strategy or {}).items())))
     return {
         "schema": SCHEMA,
-        "version": __version__,
+        "version": version("shardwise"),
         "question": msgspec.to_builtins(settled),
         "searched": question.strategy is None,
         "headline": headline(plan),

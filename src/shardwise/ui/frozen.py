@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,27 @@ def frozen_page(path: str) -> str:
     if isinstance(document, dict) and is_comparison(document):
         return page_of({"comparison": comparison_view(document, path)})
     return page_of(plan_content(load(path)))
+
+
+def report(subject: AnyPlan | str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Write a plan, a saved comparison or a training run as one HTML file.
+
+    Args:
+        subject: a plan; or the path of a saved one, of the JSON of `shardwise compare`, or of a
+            run's folder.
+        path: the file to write, which opens from disk without a network.
+
+    Raises:
+        BadFile: the subject cannot be read, or the file cannot be written.
+    """
+    if isinstance(subject, str | os.PathLike):
+        page = frozen_page(os.fspath(subject))
+    else:
+        page = page_of(plan_content(subject))
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise file_error(path, error, "Nothing was saved.") from None
 
 
 def plan_content(plan: AnyPlan) -> dict[str, Any]:

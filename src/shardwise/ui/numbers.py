@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import shardwise
 from shardwise import units
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -56,7 +55,7 @@ def source_of(path: str) -> str:
     module, _, name = path.rpartition(".")
     function = getattr(importlib.import_module(module), name)
     file = Path(inspect.getsourcefile(function) or "")
-    root = Path(shardwise.__file__).parent.parent
+    root = Path(__file__).parents[2]
     return f"{file.relative_to(root).as_posix()}:{inspect.getsourcelines(function)[1]}"
 
 

@@ -5,6 +5,7 @@ Field names are the keys of their JSON (schema "shardwise.plan/2").
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -215,6 +216,11 @@ class PlanDocument:
     schema: str = SCHEMA
     model: PlannedModel
     hardware: PlannedHardware
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook, drawn by a room above this one: imported when it is shown."""
+        html: str = importlib.import_module("shardwise.ui.notebook").html(self)
+        return html
 
     def headline(self, mesh: dict[str, int], bound: str) -> str:
         """One line that names the plan: `llama3-8b on v5e:4x4: fsdp 16, compute-bound`."""
