@@ -65,9 +65,10 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/docs.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/torch.txt .venv/.docs .venv/.models
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt requirements/frameworks.txt .venv/.docs .venv/.models
 	$(PIP) --require-hashes -r requirements/oracle.txt
 	$(PIP) -r requirements/torch.txt
+	$(PIP) --require-hashes --no-deps -r requirements/frameworks.txt
 	@touch $@
 
 # The locks name versions and hashes, never where they were fetched from.
