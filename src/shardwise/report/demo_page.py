@@ -21,13 +21,19 @@ pre, code { font: 14px/1.35 ui-monospace, monospace; }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A stage on the page; `screens` are its commands, each with what it printed."""
+    """A stage on the page.
+
+    Args:
+        screens: its commands, each with what it printed.
+        charts: names of pages beside this one, which draw what the stage made.
+    """
 
     title: str
     status: str
     answer: str
     seconds: float
     screens: Sequence[tuple[str, str]]
+    charts: Sequence[str] = ()
 
 
 def page(sections: Sequence[Section]) -> str:
@@ -65,4 +71,8 @@ def _details(number: int, section: Section) -> str:
         f"<p><code>$ {escape(command)}</code></p>\n<pre>{escape(output)}</pre>"
         for command, output in section.screens
     )
-    return f'<h2 id="stage-{number}">{escape(section.title)}</h2>\n{screens}'
+    charts = "".join(
+        f'<p><a href="{escape(name)}">charts and formulas: {escape(name)}</a></p>\n'
+        for name in section.charts
+    )
+    return f'<h2 id="stage-{number}">{escape(section.title)}</h2>\n{charts}{screens}'

@@ -87,6 +87,8 @@ def test_the_first_stage(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert "8,960" in done.out
     assert "LLaMA-3-70B" in (tmp_path / PAGE).read_text()
+    assert '<a href="pod.html">' in (tmp_path / PAGE).read_text()
+    assert "default-src 'none'" in (tmp_path / "pod.html").read_text()
     assert (tmp_path / "pod.json").exists()
 
 

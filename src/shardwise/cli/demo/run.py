@@ -13,6 +13,7 @@ from shardwise.cli.demo.commands import Screen
 from shardwise.cli.demo.stages import STAGES, Stage
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.report.demo_page import PAGE, Section, page
+from shardwise.ui.frozen import report
 
 ANSWER_CHARACTERS = 150
 
@@ -77,6 +78,7 @@ def run_stages(
                 answer=result.answer,
                 seconds=result.seconds,
                 screens=[(screen.command, screen.output) for screen in screens],
+                charts=[name for name in stage.charts if (folder / name).exists()],
             )
         )
         (folder / PAGE).write_text(page(sections), encoding="utf-8")
@@ -96,9 +98,11 @@ def _result(
     elif missing:
         status, answer, look = "blocked", f"needs {missing[0]}, which no stage has made", ""
     else:
-        _remove(folder, stage.writes)
+        _remove(folder, (*stage.writes, *stage.charts))
         try:
             screens.extend(stage.screens(folder))
+            for name, source in stage.charts.items():
+                report(str(folder / source), folder / name)
             answer = _answer(screens[-1].output, stage.answer)
         except ShardwiseError as error:
             status, answer = "failed", str(error)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sysconfig
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardwise.cli.demo.commands import Screen, typed
@@ -47,6 +47,7 @@ class Stage:
         screens: runs its commands in the folder of the demo, and yields what each one printed.
         needs: files of earlier stages.
         writes: files and folders of its own, in the folder; the first is the one to look at.
+        charts: page of charts -> the file that it draws; both in the folder.
         answer: begin of the line that is its answer; empty for the first lines of its last screen.
     """
 
@@ -55,6 +56,7 @@ class Stage:
     screens: Callable[[Path], Iterator[Screen]]
     needs: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    charts: Mapping[str, str] = field(default_factory=dict)
     answer: str = ""
 
 
@@ -105,6 +107,8 @@ def profile(folder: Path) -> Iterator[Screen]:
 
 def compare(folder: Path) -> Iterator[Screen]:
     yield typed(folder, "compare", "plan.json", "trace")
+    document = typed(folder, "compare", "plan.json", "trace", "--json").output
+    (folder / "compare.json").write_text(document, encoding="utf-8")
 
 
 def talk_to_trained(folder: Path) -> Iterator[Screen]:
@@ -121,12 +125,14 @@ STAGES = (
         title="plan LLaMA-3-70B, 15T tokens, on a TPU v5p pod of 8,960 chips",
         screens=plan_pod,
         writes=("pod.json",),
+        charts={"pod.html": "pod.json"},
     ),
     Stage(
         name="prove",
         title="prove with the TPU compiler that 16 v5e chips serve it; no TPU is needed",
         screens=prove,
         writes=("tpu.json",),
+        charts={"tpu.html": "tpu.json"},
     ),
     Stage(
         name="measure",
@@ -141,6 +147,7 @@ STAGES = (
         screens=plan_here,
         needs=("host.toml",),
         writes=("plan.json", "small"),
+        charts={"plan.html": "plan.json"},
     ),
     Stage(
         name="train",
@@ -148,6 +155,7 @@ STAGES = (
         screens=train,
         needs=("plan.json",),
         writes=("run", "tokens", "model", "trace"),
+        charts={"run.html": "run"},
         answer="a step ",
     ),
     Stage(
@@ -162,6 +170,8 @@ STAGES = (
         title="compare the steps with their plan",
         screens=compare,
         needs=("plan.json", "trace"),
+        writes=("compare.json",),
+        charts={"compare.html": "compare.json"},
     ),
     Stage(
         name="serve",
