@@ -1,0 +1,91 @@
+"""The page in a real browser: what it shows at first, and what moves and searches change."""
+
+from __future__ import annotations
+
+from tests.browser import Browser, Page
+from tests.oracle.page_views import MARKS, SMALL, click, facts, move, show, text, write
+
+pytestmark = MARKS
+
+PLOTS = "[...document.querySelectorAll('#charts figure')].map(f => [f.querySelector('h3').innerText"
+PLOTS += ", f.querySelectorAll('svg rect, svg path, svg circle, td').length])"
+MARKED = "new Set(document.querySelector('canvas').getContext('2d')"
+MARKED += ".getImageData(0, 0, 200, 90).data).size"  # different values of a part of the picture
+CHARTS = {"Timeline of one step", "Memory of a chip at its peak", "Roofline"}
+CHARTS |= {"Latency and throughput", "Strategies"}
+
+
+def test_the_first_view_shows_everything_without_a_click(page: Page, address: str) -> None:
+    show(page, address)
+    assert "llama3-70b on v5p:16x20x28" in text(page, "h1")
+    assert "8,960 chips" in text(page, ".headline")
+    drawn = dict(page.run(PLOTS))
+    assert set(drawn) == CHARTS
+    assert min(drawn.values()) > 3, drawn
+    assert page.run(MARKED) > 5
+    assert page.run("document.querySelectorAll('#inputs .slider .curve circle').length") > 50
+    assert page.run("document.querySelectorAll('#reasons .number').length") > 8
+    assert page.problems == []
+    elsewhere = [url for url in page.requests if not url.startswith((address, "data:"))]
+    assert address.startswith("http://127.0.0.1:")
+    assert elsewhere == []
+
+
+def test_a_key_on_a_slider_changes_all_and_best_goes_back(page: Page, address: str) -> None:
+    show(page, address)
+    first = facts(page)
+    move(page, "tensor", "ArrowRight")
+    moved = facts(page)
+    assert all(moved[name] != first[name] for name in first)
+    assert "tensor 8" in moved["answer"]
+    assert "mesh.tensor=8" in moved["address"]
+    page.run("document.querySelector('form .strong').focus()")
+    page.press("Enter")
+    page.wait("document.querySelector('.headline').innerText.includes('tensor 4 ')")
+    back = facts(page)
+    assert {**back, "address": ""} == {**first, "address": ""}
+    assert page.problems == []
+
+
+def test_a_link_is_a_plan(chromium: Browser, page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    move(page, "tensor", "ArrowRight", "ArrowRight")
+    move(page, "batch", "ArrowRight")
+    move(page, "hbm_bandwidth", "ArrowLeft")
+    page.wait("document.body.dataset.curves")
+    there = facts(page)
+    other = chromium.page()
+    other.size(1280, 900)
+    show(other, address + there["address"])
+    same = ("answer", "sliders", "address")
+    linked = facts(other)
+    assert {name: linked[name] for name in same} == {name: there[name] for name in same}
+    other.close()
+
+
+def test_training_and_serving(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    trained = text(page, ".headline")
+    click(page, "serving")
+    page.wait("Boolean(document.querySelector('[name=prompt]'))")
+    page.wait("document.querySelector('[aria-pressed=true]').innerText === 'serving'")
+    assert text(page, ".headline") != trained
+    assert "TPOT" in text(page, "#reasons")
+    assert "prefill" in text(page, "#reasons").lower()
+    click(page, "training")
+    page.wait("Boolean(document.querySelector('[name=tokens]'))")
+    assert "One step" in text(page, ".headline")
+    assert page.problems == []
+
+
+def test_a_wrong_name_is_told_and_the_last_answer_stays(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    before = facts(page)
+    write(page, "model", "llama9")
+    page.wait("Boolean(document.querySelector('[role=alert]'))")
+    assert 'unknown model "llama9"' in text(page, "[role=alert]")
+    assert facts(page) == before
+    assert page.run("document.querySelector('[name=model]').value") == "llama9"
+    write(page, "model", "llama3.2-3b")
+    page.wait("!document.querySelector('[role=alert]')")
+    page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-3b')")
