@@ -1,6 +1,7 @@
 // The pane of inputs: text fields that search again, and sliders that evaluate one strategy.
 
 import { html } from "htm/preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { seconds, stopText } from "./format.js";
 import { Pane } from "./parts.js";
 
@@ -37,6 +38,11 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
     onSearch({ ...question, kind, batch, strategy: null, words: {}, job: "" });
   };
   const fields = question.kind === "train" ? TRAIN : SERVE;
+  const form = useRef(null);
+  useLayoutEffect(() => {  // what was typed stays until there is an answer, and so does the focus
+    if (!form.current) return;
+    for (const [name] of fields) form.current.elements[name].value = question[name] ?? "";
+  }, [JSON.stringify(question)]);
   return html`<${Pane} id="inputs" title="Inputs">
     ${!frozen && html`
       <div class="kinds" role="group" aria-label="work">
@@ -44,11 +50,10 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
           aria-pressed=${question.kind === kind} onClick=${() => turn(kind)}>
           ${kind === "train" ? "training" : "serving"}</button>`)}
       </div>
-      <form onSubmit=${search} key=${JSON.stringify(question)}>
-        ${fields.map(([name, label, list]) => html`<label>
+      <form onSubmit=${search} ref=${form}>
+        ${fields.map(([name, label, list]) => html`<label key=${name}>
           <span>${label}</span>
-          <input name=${name} list=${list} autocomplete="off" spellcheck="false"
-            value=${question[name] ?? ""} />
+          <input name=${name} list=${list} autocomplete="off" spellcheck="false" />
         </label>`)}
         <datalist id="models">${names.models.map((n) => html`<option value=${n} />`)}</datalist>
         <datalist id="machines">${names.machines.map((n) => html`<option value=${n} />`)}</datalist>

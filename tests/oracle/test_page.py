@@ -44,6 +44,7 @@ def test_a_key_on_a_slider_changes_all_and_best_goes_back(page: Page, address: s
     page.wait("document.querySelector('.headline').innerText.includes('tensor 4 ')")
     back = facts(page)
     assert {**back, "address": ""} == {**first, "address": ""}
+    assert page.run("document.activeElement.innerText") == "Best"
     assert page.problems == []
 
 
