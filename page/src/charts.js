@@ -20,6 +20,7 @@ export function Drawn({ label, options }) {
     if (!width) return;
     const plot = Plot.plot({ width: Math.min(width, 640), height: 260, marginLeft: 56,
       style: { background: "transparent", color: "inherit" }, ...options });
+    for (const part of plot.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", label);
     box.current.replaceChildren(plot);

@@ -20,7 +20,8 @@ const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's
 function Answer({ frame, problems, busy, onOpen }) {
   return html`<header class=${problems.length || (frame && !frame.fits) ? "answer bad" : "answer"} aria-live="polite">
     <h1>${frame ? `${frame.question.model} on ${frame.question.hardware}` : "Shardwise"}</h1>
-    ${problems.length > 0 && html`<ul class="problem" role="alert">${problems.map((p) => html`<li>${p}</li>`)}</ul>`}
+    ${problems.length > 0 && html`<div role="alert"><ul class="problem">
+      ${problems.map((p) => html`<li>${p}</li>`)}</ul></div>`}
     ${frame && html`<p class="headline">${frame.headline}</p>
       <ul class="facts">${frame.numbers.filter((n) => n.primary).map((n) => html`<li>
         <button type="button" onClick=${() => onOpen(n.name)} title=${`${n.formula}: open its derivation`}>
