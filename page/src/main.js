@@ -32,6 +32,7 @@ function Answer({ frame, problems, busy, onOpen }) {
 
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
+  const [first, keepFirst] = useState(null);
   const [best, keepBest] = useState(null);
   const [names, setNames] = useState({ models: [], machines: [] });
   const [problems, fail] = useState([]);
@@ -49,7 +50,10 @@ function App() {
       const next = await server.frame(question);
       moved.current = at;
       show(next);
-      if (isSearch) keepBest(next.searched ? next : null);
+      if (isSearch) {
+        keepBest(next.searched ? next : null);
+        setCurves({});
+      }
       fail([]);
       ownHash.current = toHash(next.question);
       history.replaceState(null, "", ownHash.current);
@@ -68,17 +72,22 @@ function App() {
       if (question) { wait(true); ask({ question, isSearch: true, at: 0 }); }
     };
     const linked = fromHash(location.hash);
-    server.start().then((first) => {
-      setNames(first.names);
-      setRun(first.run);
+    server.start().then((started) => {
+      setNames(started.names);
+      setRun(started.run);
+      keepFirst(started.frame);
       if (linked) return;
-      show(first.frame);
-      if (first.frame.searched) keepBest(first.frame);
+      show(started.frame);
+      if (started.frame.searched) keepBest(started.frame);
     }, (error) => fail(error.problems));
     fromAddress();
     addEventListener("hashchange", fromAddress);
     return () => removeEventListener("hashchange", fromAddress);
   }, []);
+
+  useEffect(() => {  // a link without an answer: there are inputs to mend it with
+    if (!frame && first && problems.length) show(first);
+  }, [frame, first, problems]);
 
   useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
     if (!moved.current) return;
@@ -121,7 +130,6 @@ function App() {
   };
   const search = (question) => {
     wait(true);
-    setCurves({});
     ask({ question, isSearch: true, at: 0 });
   };
   const openNumber = (name) => {

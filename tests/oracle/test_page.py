@@ -11,6 +11,7 @@ PLOTS = "[...document.querySelectorAll('#charts figure')].map(f => [f.querySelec
 PLOTS += ", f.querySelectorAll('svg rect, svg path, svg circle, td').length])"
 MARKED = "new Set(document.querySelector('canvas').getContext('2d')"
 MARKED += ".getImageData(0, 0, 200, 90).data).size"  # different values of a part of the picture
+CURVES = "document.querySelectorAll('#inputs .curve circle').length"
 CHARTS = {"Timeline of one step", "Memory of a chip at its peak", "Roofline"}
 CHARTS |= {"Latency and throughput", "Strategies"}
 
@@ -23,7 +24,7 @@ def test_the_first_view_shows_everything_without_a_click(page: Page, address: st
     assert set(drawn) == CHARTS
     assert min(drawn.values()) > 3, drawn
     assert page.run(MARKED) > 5
-    assert page.run("document.querySelectorAll('#inputs .slider .curve circle').length") > 50
+    assert page.run(CURVES) > 50
     assert page.run("document.querySelectorAll('#reasons .number').length") > 8
     assert page.problems == []
     elsewhere = [url for url in page.requests if not url.startswith((address, "data:"))]
@@ -81,12 +82,21 @@ def test_training_and_serving(page: Page, address: str) -> None:
 
 def test_a_wrong_name_is_told_and_the_last_answer_stays(page: Page, address: str) -> None:
     show(page, address + SMALL)
-    before = facts(page)
+    before, curves = facts(page), page.run(CURVES)
     write(page, "model", "llama9")
     page.wait("Boolean(document.querySelector('[role=alert]'))")
     assert 'unknown model "llama9"' in text(page, "[role=alert]")
     assert facts(page) == before
+    assert page.run(CURVES) == curves > 20
     assert page.run("document.querySelector('[name=model]').value") == "llama9"
     write(page, "model", "llama3.2-3b")
     page.wait("!document.querySelector('[role=alert]')")
     page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-3b')")
+
+
+def test_a_link_without_an_answer_leaves_inputs_to_mend_it(page: Page, address: str) -> None:
+    show(page, address + "#model=llama9&hardware=v5e:2x4&batch=16")
+    assert 'unknown model "llama9"' in text(page, "[role=alert]")
+    write(page, "model", "llama3-8b")
+    page.wait("!document.querySelector('[role=alert]')")
+    assert "llama3-8b" in text(page, "h1")
