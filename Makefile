@@ -71,6 +71,11 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes --no-deps -r requirements/frameworks.txt
 	@touch $@
 
+# axe-core, for the tests of the page; where there is no npm, they skip what needs it.
+oracle: $(if $(shell command -v npm),.venv/.axe)
+.venv/.axe: page/axe.mjs page/packages.json | .venv/bin/python
+	node page/axe.mjs .venv/axe && touch $@ || echo "no axe-core: its tests are skipped"
+
 # The locks name versions and hashes, never where they were fetched from.
 COMPILE = .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 	--no-header --no-emit-options --no-emit-index-url --no-emit-find-links --no-emit-trusted-host

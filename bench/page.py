@@ -9,16 +9,13 @@ Prints a Markdown table. With --most MS it exits with 4 if a 95th percentile is 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.browser import Page, browser
+from tests.page_server import server
 
 CASES = {
     "LLaMA-3-70B, v5p:16x20x28": "model=llama3-70b&hardware=v5p:16x20x28&batch=1120&seq=4096",
@@ -29,21 +26,6 @@ CASES = {
 WARM_UP = 3  # moves that are not counted
 FAILED = 4
 SIZE = (1280, 900)
-
-
-@contextlib.contextmanager
-def server() -> Iterator[str]:
-    """The page's server in a process of its own, as users start it; its address."""
-    command = [sys.executable, "-m", "shardwise", "ui", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            lines = iter(process.stdout or ())
-            text = next(lines)
-            while not text.rstrip().endswith("}"):
-                text += next(lines)
-            yield json.loads(text)["url"]
-        finally:
-            process.terminate()
 
 
 def moves_ms(page: Page, address: str, stops: int) -> list[float]:

@@ -41,7 +41,7 @@ try {
     found[name] = { version: entry.version, integrity: entry.integrity, license: entry.license };
   }
   if (update) {
-    writeFileSync(list, `${JSON.stringify({ direct: wanted.direct, packages: found }, null, 1)}\n`);
+    writeFileSync(list, `${JSON.stringify({ ...wanted, packages: found }, null, 1)}\n`);
   } else {
     for (const [name, entry] of Object.entries(found)) {
       const known = wanted.packages[name];

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import itertools
 import json
 import os
 import queue
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,15 +25,9 @@ FLAGS = (
     *("--disable-sync", "--remote-debugging-pipe"),
 )
 TIMEOUT_S = 60.0
-# Chromium reads commands from 3 and writes answers to 4. A process of its own places them there:
-# to fork this one would not be safe once JAX has started its threads.
-PLACE = """
-import os, sys
-high = [os.dup(os.dup(os.dup(int(number)))) for number in sys.argv[1:3]]
-os.dup2(high[0], 3)
-os.dup2(high[1], 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
+# Keys that do something only if they are told with their number, or with their character.
+KEYS = {"Tab": {"windowsVirtualKeyCode": 9}, "Enter": {"windowsVirtualKeyCode": 13, "text": "\r"}}
+COMPLAINTS = ("error", "warning", "assert")  # of a page's console
 
 
 class Page:
@@ -59,6 +53,8 @@ class Page:
             self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.problems.append(str(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in COMPLAINTS:
+            self.problems.append(str(params["args"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.problems.append(params["entry"]["text"])
 
@@ -93,7 +89,18 @@ class Page:
 
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, **KEYS.get(key, {}))
+
+    def type(self, text: str) -> None:
+        """Write over what is selected in the focused field."""
+        self.send("Input.insertText", text=text)
+
+    def pdf(self) -> bytes:
+        """The page as printed."""
+        return base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"])
+
+    def close(self) -> None:
+        self.send("Page.close")
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
@@ -103,18 +110,20 @@ class Browser:
     """One Chromium with a fresh profile."""
 
     def __init__(self, folder: str) -> None:
-        to_browser, self._write = os.pipe()
-        self._read, from_browser = os.pipe()
-
-        command = [CHROMIUM or "/usr/bin/chromium", *FLAGS, f"--user-data-dir={folder}"]
+        pipe_in, self._write = os.pipe()
+        self._read, pipe_out = os.pipe()
+        # Chromium reads commands from 3 and writes answers to 4, which a shell can place.
+        placed = [fcntl.fcntl(end, fcntl.F_DUPFD, 5) for end in (pipe_in, pipe_out)]
+        place = 'exec "$0" "$@" 3</proc/self/fd/{} 4>/proc/self/fd/{}'.format(*placed)
+        command = [CHROMIUM or "chromium", *FLAGS, f"--user-data-dir={folder}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PLACE, f"{to_browser}", f"{from_browser}", *command],
-            pass_fds=(to_browser, from_browser),
+            ["sh", "-c", place, *command],
+            pass_fds=placed,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(to_browser)
-        os.close(from_browser)
+        for end in (pipe_in, pipe_out, *placed):
+            os.close(end)
         self._numbers = itertools.count(1)
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
         self._pages: dict[str, Page] = {}

@@ -3,7 +3,7 @@
 import * as Plot from "@observablehq/plot";
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { bytes, meshText, seconds, si, whole } from "./format.js";
+import { gib, meshText, seconds, si, whole } from "./format.js";
 import { Pane, Table, Twin } from "./parts.js";
 
 /** A Plot that is drawn again when its options change. */
@@ -20,6 +20,7 @@ export function Drawn({ label, options }) {
     if (!width) return;
     const plot = Plot.plot({ width: Math.min(width, 640), height: 260, marginLeft: 56,
       style: { background: "transparent", color: "inherit" }, ...options });
+    for (const part of plot.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", label);
     box.current.replaceChildren(plot);
@@ -86,21 +87,21 @@ function Memory({ frame }) {
   const limit = share(data.capacity - data.margin);
   return html`<figure><h3>Memory of a chip at its peak</h3>
     <svg class="bar" viewBox="0 0 400 76" role="img" aria-label=${
-      `Memory of a chip: ${bytes(data.total)} of ${bytes(data.capacity)} in ${data.moment}`}>
+      `Memory of a chip: ${gib(data.total)} of ${gib(data.capacity)} in ${data.moment}`}>
       <rect x="0" y="14" width=${4 * share(data.capacity)} height="34" class="room" />
       ${spans.map((s) => html`<rect x=${4 * share(s.start)} y="14" width=${4 * share(s.bytes)}
-        height="34" fill=${`url(#fill${s.i})`}><title>${s.name}: ${bytes(s.bytes)}</title></rect>`)}
+        height="34" fill=${`url(#fill${s.i})`}><title>${s.name}: ${gib(s.bytes)}</title></rect>`)}
       <line x1=${4 * limit} x2=${4 * limit} y1="8" y2="54" class=${frame.fits ? "limit" : "limit over"} />
       <text x=${Math.min(396, 4 * limit)} y="68" text-anchor="end">limit ${
-        bytes(data.capacity - data.margin)}</text>
+        gib(data.capacity - data.margin)}</text>
     </svg>
     <ul class="legend">${spans.map((s) => html`<li><svg width="14" height="14" aria-hidden="true">
-      <rect width="14" height="14" fill=${`url(#fill${s.i})`} /></svg> ${s.name} ${bytes(s.bytes)}</li>`)}</ul>
-    <figcaption>At its fullest, in ${data.moment}: ${bytes(data.total)};
-      ${" "}${bytes(data.margin)} of ${bytes(data.capacity)} stay free for the compiler. ${data.left >= 0
-        ? `${bytes(data.left)} are left.` : html`<strong>${bytes(-data.left)} too much.</strong>`}</figcaption>
+      <rect width="14" height="14" fill=${`url(#fill${s.i})`} /></svg> ${s.name} ${gib(s.bytes)}</li>`)}</ul>
+    <figcaption>At its fullest, in ${data.moment}: ${gib(data.total)};
+      ${" "}${gib(data.margin)} of ${gib(data.capacity)} stay free for the compiler. ${data.left >= 0
+        ? `${gib(data.left)} are left.` : html`<strong>${gib(-data.left)} too much.</strong>`}</figcaption>
     <${Twin} caption="memory of a chip" head=${["part", "bytes", "share"]} rows=${
-      spans.map((s) => [s.name, bytes(s.bytes), `${((100 * s.bytes) / data.total).toFixed(1)} %`])} />
+      spans.map((s) => [s.name, gib(s.bytes), `${((100 * s.bytes) / data.total).toFixed(1)} %`])} />
   </figure>`;
 }
 
@@ -167,7 +168,7 @@ function Pareto({ frame, best, curves }) {
 
 const COLUMNS = [["strategy", (r) => meshText(r.mesh)], ["form", (r) => r.form],
   ["time", (r) => seconds(r.seconds), (r) => r.seconds],
-  ["memory", (r) => bytes(r.memory), (r) => r.memory], ["fits", (r) => (r.fits ? "yes" : "no")],
+  ["memory", (r) => gib(r.memory), (r) => r.memory], ["fits", (r) => (r.fits ? "yes" : "no")],
   ["why not", (r) => r.why]];
 
 function Strategies({ frame, best }) {

@@ -27,7 +27,8 @@ export function seconds(value) {
   return `${digits(value * 1e9)} ns`;
 }
 
-export const bytes = (value) => si(value, "B");
+/** Memory of a chip in binary units, as drivers and the terminal report it. */
+export const gib = (value) => `${digits(value / 2 ** 30)} GiB`;
 export const whole = (value) => Math.round(value).toLocaleString("en-US");
 
 export function stopText(value) {

@@ -1,6 +1,7 @@
 // The pane of inputs: text fields that search again, and sliders that evaluate one strategy.
 
 import { html } from "htm/preact";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { seconds, stopText } from "./format.js";
 import { Pane } from "./parts.js";
 
@@ -37,6 +38,11 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
     onSearch({ ...question, kind, batch, strategy: null, words: {}, job: "" });
   };
   const fields = question.kind === "train" ? TRAIN : SERVE;
+  const form = useRef(null);
+  useLayoutEffect(() => {  // what was typed stays until there is an answer, and so does the focus
+    if (!form.current) return;
+    for (const [name] of fields) form.current.elements[name].value = question[name] ?? "";
+  }, [JSON.stringify(question)]);
   return html`<${Pane} id="inputs" title="Inputs">
     ${!frozen && html`
       <div class="kinds" role="group" aria-label="work">
@@ -44,11 +50,10 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
           aria-pressed=${question.kind === kind} onClick=${() => turn(kind)}>
           ${kind === "train" ? "training" : "serving"}</button>`)}
       </div>
-      <form onSubmit=${search} key=${JSON.stringify(question)}>
-        ${fields.map(([name, label, list]) => html`<label>
+      <form onSubmit=${search} ref=${form}>
+        ${fields.map(([name, label, list]) => html`<label key=${name}>
           <span>${label}</span>
-          <input name=${name} list=${list} autocomplete="off" spellcheck="false"
-            defaultValue=${question[name] ?? ""} />
+          <input name=${name} list=${list} autocomplete="off" spellcheck="false" />
         </label>`)}
         <datalist id="models">${names.models.map((n) => html`<option value=${n} />`)}</datalist>
         <datalist id="machines">${names.machines.map((n) => html`<option value=${n} />`)}</datalist>
@@ -58,7 +63,7 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
       ([name, label]) => html`<div><dt>${label}</dt><dd>${stopText(question[name])}</dd></div>`)}</dl>`}
     <p class="quiet">${frozen
       ? "How the answer changes along each choice, the others kept:"
-      : "Stops are legal values; the curve under each is the chip time of a token along them. Best searches again."}</p>
+      : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>
     ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
       frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}
@@ -81,7 +86,7 @@ function Slider({ slider, points, frozen, onSlide, set }) {
   </div>`;
 }
 
-/** The answer along a slider: lower is faster; a cross where there is no plan. */
+/** Chip time per token along a slider: lower is better; a cross where there is no plan. */
 function Curve({ slider, points, at, frozen, id }) {
   const width = 260, height = 40, edge = 8;
   if (!points || points.length !== slider.stops.length) {
@@ -95,16 +100,17 @@ function Curve({ slider, points, at, frozen, id }) {
   const line = logs.map((v, i) => (v === null ? null : `${x(i)},${y(v)}`)).filter(Boolean);
   const best = logs.indexOf(low);
   const told = points.map((p, i) => `${stopText(slider.stops[i])}: ${
-    p.problem ? "no plan" : seconds(p.seconds) + (p.fits ? "" : ", does not fit")}`).join("; ");
+    p.problem ? "no plan" : seconds(p.value) + (p.fits ? "" : ", does not fit")}`).join("; ");
   return html`<svg class="curve" viewBox=${`0 0 ${width} ${height}`} role="img"
-    aria-label=${`${slider.label}, time: ${told}`}>
+    aria-label=${`${slider.label}, chip time per token: ${told}`}>
     <polyline points=${line.join(" ")} />
     ${points.map((p, i) => p.problem
       ? html`<path class="no" d=${`M${x(i) - 3},${height - 10}l6,6m0,-6l-6,6`}>
           <title>${stopText(slider.stops[i])}: ${p.problem}</title></path>`
       : html`<circle cx=${x(i)} cy=${y(logs[i])} r=${i === at ? 4.5 : 2.5}
           class=${`${i === at ? "now" : ""} ${p.fits ? "" : "over"} ${i === best ? "best" : ""}`}>
-          <title>${stopText(slider.stops[i])}: ${seconds(p.seconds)}${
+          <title>${stopText(slider.stops[i])}: ${seconds(p.value)} of a chip per token, ${
+            "batch" in p ? "TPOT" : "step"} ${seconds(p.seconds)}${
             p.fits ? "" : ", does not fit"}</title></circle>`)}
   </svg>`;
 }

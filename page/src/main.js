@@ -20,7 +20,8 @@ const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's
 function Answer({ frame, problems, busy, onOpen }) {
   return html`<header class=${problems.length || (frame && !frame.fits) ? "answer bad" : "answer"} aria-live="polite">
     <h1>${frame ? `${frame.question.model} on ${frame.question.hardware}` : "Shardwise"}</h1>
-    ${problems.length > 0 && html`<ul class="problem" role="alert">${problems.map((p) => html`<li>${p}</li>`)}</ul>`}
+    ${problems.length > 0 && html`<div role="alert"><ul class="problem">
+      ${problems.map((p) => html`<li>${p}</li>`)}</ul></div>`}
     ${frame && html`<p class="headline">${frame.headline}</p>
       <ul class="facts">${frame.numbers.filter((n) => n.primary).map((n) => html`<li>
         <button type="button" onClick=${() => onOpen(n.name)} title=${`${n.formula}: open its derivation`}>
@@ -31,6 +32,7 @@ function Answer({ frame, problems, busy, onOpen }) {
 
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
+  const [first, keepFirst] = useState(null);
   const [best, keepBest] = useState(null);
   const [names, setNames] = useState({ models: [], machines: [] });
   const [problems, fail] = useState([]);
@@ -48,7 +50,10 @@ function App() {
       const next = await server.frame(question);
       moved.current = at;
       show(next);
-      if (isSearch) keepBest(next.searched ? next : null);
+      if (isSearch) {
+        keepBest(next.searched ? next : null);
+        setCurves({});
+      }
       fail([]);
       ownHash.current = toHash(next.question);
       history.replaceState(null, "", ownHash.current);
@@ -67,17 +72,22 @@ function App() {
       if (question) { wait(true); ask({ question, isSearch: true, at: 0 }); }
     };
     const linked = fromHash(location.hash);
-    server.start().then((first) => {
-      setNames(first.names);
-      setRun(first.run);
+    server.start().then((started) => {
+      setNames(started.names);
+      setRun(started.run);
+      keepFirst(started.frame);
       if (linked) return;
-      show(first.frame);
-      if (first.frame.searched) keepBest(first.frame);
+      show(started.frame);
+      if (started.frame.searched) keepBest(started.frame);
     }, (error) => fail(error.problems));
     fromAddress();
     addEventListener("hashchange", fromAddress);
     return () => removeEventListener("hashchange", fromAddress);
   }, []);
+
+  useEffect(() => {  // a link without an answer: there are inputs to mend it with
+    if (!frame && first && problems.length) show(first);
+  }, [frame, first, problems]);
 
   useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
     if (!moved.current) return;
@@ -120,7 +130,6 @@ function App() {
   };
   const search = (question) => {
     wait(true);
-    setCurves({});
     ask({ question, isSearch: true, at: 0 });
   };
   const openNumber = (name) => {

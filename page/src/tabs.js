@@ -4,7 +4,7 @@ import * as Plot from "@observablehq/plot";
 import { html } from "htm/preact";
 import { useEffect, useState } from "preact/hooks";
 import { Drawn } from "./charts.js";
-import { bytes, seconds, whole } from "./format.js";
+import { gib, seconds, whole } from "./format.js";
 import { Pane, Table, Twin } from "./parts.js";
 import * as server from "./server.js";
 
@@ -58,7 +58,7 @@ export function Live({ records, problem }) {
       ${last.step_s != null && html`<li>step <strong>${seconds(last.step_s)}</strong></li>`}
       ${last.tokens_per_s != null && html`<li>tokens/s <strong>${whole(last.tokens_per_s)}</strong></li>`}
       ${last.mfu != null && html`<li>MFU <strong>${(100 * last.mfu).toFixed(1)} %</strong></li>`}
-      ${last.memory_bytes != null && html`<li>memory <strong>${bytes(last.memory_bytes)}</strong></li>`}
+      ${last.memory_bytes != null && html`<li>memory <strong>${gib(last.memory_bytes)}</strong></li>`}
       ${last.eta_s != null && html`<li>left <strong>${seconds(last.eta_s)}</strong></li>`}
     </ul>
     <div class="figures">
@@ -103,7 +103,7 @@ function Difference({ first, second }) {
     <${Table} caption="difference by part" head=${["part", "first", "second", "change"]} rows=${[
       ...rows.map(({ part, change }) => [part, seconds(first.seconds[part] || 0), seconds(second.seconds[part] || 0), told(change)]),
       [first.unit, seconds(first.total), seconds(second.total), told(second.total - first.total)],
-      ["memory", bytes(first.memory), bytes(second.memory), bytes(second.memory - first.memory)],
+      ["memory", gib(first.memory), gib(second.memory), gib(second.memory - first.memory)],
       ["tokens/s/chip", whole(first.tokens_per_s_per_chip), whole(second.tokens_per_s_per_chip), ""]]} />`;
 }
 

@@ -13,7 +13,7 @@ from shardwise import units
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
-from shardwise.units import show_bytes, show_count, show_seconds
+from shardwise.units import show_bytes, show_count, show_gib, show_seconds
 
 SECTIONS = {
     1: "All about rooflines",
@@ -146,14 +146,14 @@ def _peak(plan: AnyPlan) -> float:
 def _memory(plan: AnyPlan) -> Number:
     memory = plan.memory
     room = memory.capacity - memory.margin
-    parts = " + ".join(f"{name} {show_bytes(n)}" for name, n in memory.largest_parts.items())
+    parts = " + ".join(f"{name} {show_gib(n)}" for name, n in memory.largest_parts.items())
     return _number(
         "memory",
         "memory per chip",
-        f"{memory.total / room:.0%} of {show_bytes(room)}",
+        f"{memory.total / room:.0%} of {show_gib(room)}",
         "M = weights/shards + gradients + optimizer + activations + KV",
-        f"{parts} = {show_bytes(memory.total)}; the chip has {show_bytes(memory.capacity)}, of "
-        f"which {show_bytes(memory.margin)} stay free",
+        f"{parts} = {show_gib(memory.total)}; the chip has {show_gib(memory.capacity)}, of "
+        f"which {show_gib(memory.margin)} stay free",
         4,
         "estimate.training.memory.peak.step_memory"
         if isinstance(plan, Plan)
