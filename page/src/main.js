@@ -76,6 +76,7 @@ function App() {
       setNames(started.names);
       setRun(started.run);
       keepFirst(started.frame);
+      fail(started.problems);
       if (linked) return;
       show(started.frame);
       if (started.frame.searched) keepBest(started.frame);

@@ -88,6 +88,7 @@ class App:
 
     def __init__(self, opened: Opened | None = None) -> None:
         self._opened = opened or Opened()
+        self._n_frames = 0  # asked for
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/"): self._file("index.html"),
             ("GET", "/page.js"): self._file("page.js"),
@@ -143,15 +144,27 @@ class App:
         return serve
 
     async def _start(self, request: Request) -> Response:
-        """The first frame, and the names that can be asked for."""
+        """The first frame, and the names that can be asked for.
+
+        If the command line's question has no answer, the page opens with the usual one and the
+        reason.
+        """
         opened = self._opened
-        first = opened.frame or await run_in_threadpool(frame, opened.question, opened.local)
-        return _json(
-            {"frame": first, "names": offered_names(opened.local), "run": bool(opened.run)}
-        )
+        problems: tuple[str, ...] = ()
+        first = opened.frame
+        if first is None:
+            try:
+                first = await run_in_threadpool(frame, opened.question, opened.local)
+            except ShardwiseError as error:
+                problems = error.problems
+                first = await run_in_threadpool(frame, FIRST, opened.local)
+        names = offered_names(opened.local)
+        run = bool(opened.run)
+        return _json({"frame": first, "names": names, "run": run, "problems": problems})
 
     async def _frame(self, request: Request) -> Response:
         question = await _body(request, Question)
+        self._n_frames += 1
         return _json(await run_in_threadpool(frame, question, self._opened.local))
 
     async def _curve(self, request: Request) -> Response:
@@ -166,7 +179,15 @@ class App:
         choices = {s.name: s for s in sliders(question.question, inputs, answer(inputs))}
         if question.slider not in choices:
             raise UnknownName("slider", question.slider, choices)
-        return curve(question.question, choices[question.slider], local)
+        n_frames = self._n_frames
+
+        def is_wanted() -> bool:
+            return self._n_frames == n_frames
+
+        points = curve(question.question, choices[question.slider], local, is_wanted)
+        if not is_wanted():
+            raise Refused(409, "a slider has moved since.")
+        return points
 
     async def _run(self, request: Request) -> Response:
         """The records of the run of the command line, from a byte of its file on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -59,10 +59,22 @@ def sliders(question: Question, inputs: Inputs, plan: AnyPlan) -> list[Slider]:
     return [slider for slider in all_sliders if len(slider.stops) > 1]
 
 
-def curve(question: Question, slider: Slider, local: LocalNames) -> list[dict[str, Any]]:
-    """The answer at each stop of a slider: seconds, or why there is none."""
+def curve(
+    question: Question,
+    slider: Slider,
+    local: LocalNames,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> list[dict[str, Any]]:
+    """The answer at each stop of a slider: seconds, or why there is none.
+
+    Args:
+        is_wanted: whether to go on, asked before each stop: a curve that nobody waits for any more
+            would slow the answers that somebody does.
+    """
     points: list[dict[str, Any]] = []
     for stop, change in zip(slider.stops, slider.changes, strict=True):
+        if not is_wanted():
+            break
         try:
             plan = answer(read(_changed(question, slider.group, change), local))
         except ShardwiseError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from shardwise.ui.app import HEADERS, MOST_BYTES, App, Opened
@@ -60,6 +61,13 @@ def test_the_start_has_the_first_frame_and_names(app: App) -> None:
     assert document["frame"]["question"]["model"] == TRAINING.model
     assert "llama3-70b" in document["names"]["models"]
     assert not document["run"]
+
+
+def test_a_command_line_without_an_answer_still_opens_the_page() -> None:
+    large = msgspec.structs.replace(TRAINING, model="llama3.1-405b")
+    document = send(App(Opened(question=large)), "GET", "/api/start").json()
+    assert "fit" in document["problems"][0]
+    assert document["frame"]["question"]["model"] == "llama3-70b"
 
 
 def test_a_question_is_answered(app: App) -> None:

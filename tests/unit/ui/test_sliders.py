@@ -69,6 +69,14 @@ def test_more_of_the_machine_never_costs_more(question: Question) -> None:
             assert values == sorted(values, reverse=True), slider.name
 
 
+def test_a_curve_that_nobody_waits_for_ends() -> None:
+    question = settled(TRAINING)
+    inputs = read(question, NOTHING_LOCAL)
+    slider = sliders(question, inputs, answer(inputs))[0]
+    wanted = iter([True, True, False])
+    assert len(curve(question, slider, NOTHING_LOCAL, lambda: next(wanted))) == 2
+
+
 def test_an_impossible_stop_is_a_problem_and_no_error() -> None:
     question = settled(TRAINING)
     inputs = read(question, NOTHING_LOCAL)
