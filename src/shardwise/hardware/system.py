@@ -233,6 +233,21 @@ def _overridden(key: str) -> str:
     return path
 
 
+def _figures_of_book(chip: Chip, document: str) -> dict[str, Value | None]:
+    """The figures of a chip that the book states: `figures=book`.
+
+    Raises:
+        BadInput: it states none, or another document is named.
+    """
+    if document != "book":
+        raise BadInput(
+            f'figures="{document}": the figures of one document are known, figures=book.'
+        )
+    if document not in chip.quotes:
+        raise BadInput(f"the book states no figures of {chip.name} that differ from the catalog's.")
+    return {path: figure.value for path, figure in chip.quotes[document].items()}
+
+
 def _overrides(chip: Chip, parts: list[str]) -> dict[str, Value | None]:
     problems: list[str] = []
     values: dict[str, Value | None] = {}
@@ -241,6 +256,9 @@ def _overrides(chip: Chip, parts: list[str]) -> dict[str, Value | None]:
         try:
             if not equals:
                 raise UnknownName("option of the hardware", key, OVERRIDES, FIGURE_HINT)
+            if key == "figures":
+                values |= _figures_of_book(chip, raw)
+                continue
             path = _overridden(key)
             values[path] = parse_value(raw, unit_of(path) or "", key)
         except BadInput as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.errors import BadShape
-from shardwise.hardware import chip_names, find_chip, parse_system
+from shardwise.errors import BadInput, BadShape
+from shardwise.hardware import chip_names, find_chip, parse_chip, parse_system
 from shardwise.hardware.catalog import catalog_chip
+from shardwise.hardware.chip import get
 from shardwise.hardware.machine_names import split_name
 
 MACHINES = [
@@ -88,3 +89,18 @@ def test_a_chip_without_links_is_alone() -> None:
     assert parse_system("m1:1").n_chips == 1
     with pytest.raises(BadShape, match="m1:2 has no links"):
         parse_system("m1:2")
+
+
+def test_the_figures_of_the_book() -> None:
+    system = parse_system("v5e:4x4,figures=book,price=1USD/h")
+    assert system.name == "v5e:4x4,figures=book,price=1USD/h"
+    quotes = find_chip("v5e").quotes["book"]
+    assert quotes
+    for path, figure in quotes.items():
+        if not path.startswith("price"):
+            assert get(system.chip, path) == figure.value
+    assert parse_system(system.name) == system
+    with pytest.raises(BadInput, match="the book states no figures of m1"):
+        parse_chip("m1,figures=book")
+    with pytest.raises(BadInput, match="figures=book"):
+        parse_chip("v5e,figures=datasheet")
