@@ -90,7 +90,11 @@ def find_sources(inputs: Sequence[str], pattern: str, key: str) -> Sources:
             files[path] = None
             required.add(path)
         elif path.is_dir():
-            matches = sorted(match for match in path.rglob(pattern) if match.is_file())
+            try:
+                matches = sorted(match for match in path.rglob(pattern) if match.is_file())
+            except OSError as error:  # a part of it that this user may not read
+                problems.append(f'"{path}" cannot be searched: {error.filename}: {error.strerror}.')
+                continue
             files.update(dict.fromkeys(matches))
             if not matches:
                 problems.append(f'no file in "{path}" matches "{pattern}".')

@@ -234,3 +234,12 @@ def test_why_no_text_came(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(BadFile, match=said):
         tokenize(found, ByteTokenizer(), str(tmp_path / "out"))
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_folder_that_cannot_be_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/a/secret")
+
+    monkeypatch.setattr(Path, "rglob", refuse)
+    with pytest.raises(BadFile, match="cannot be searched: /a/secret: Permission denied"):
+        sources.find_sources([str(tmp_path)], "*.txt", "text")
