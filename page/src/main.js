@@ -76,8 +76,8 @@ function App() {
       setNames(started.names);
       setRun(started.run);
       keepFirst(started.frame);
-      fail(started.problems);
       if (linked) return;
+      fail(started.problems);
       show(started.frame);
       if (started.frame.searched) keepBest(started.frame);
     }, (error) => fail(error.problems));
