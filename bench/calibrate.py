@@ -1,169 +1,193 @@
-"""Make the calibration of each chip from one half of the published runs; test it on the other.
+"""Fit the rates of training to all published runs; test the fit on groups that it leaves out.
 
-Groups (one source, one model, one chip) are never split. A handful of shares per chip is searched
-by coordinate descent on the mean absolute error; none of them belongs to a model or to a row.
-Prints the values for `src/shardwise/estimate/calibration/*.toml`, the errors on both halves, and
-as the last line one JSON document.
+Writes `src/shardwise/estimate/calibration/training.toml`, and the predictions of each run without
+its group into `src/shardwise/validate/data/left_out.json`. Prints the errors: of the fit, of one
+half of the groups predicted from the other half, and of each group, framework, chip and
+architecture predicted from all others. The last line is one JSON document.
+
+    python bench/calibrate.py          # print only
+    python bench/calibrate.py --write
 """
 
 from __future__ import annotations
 
-import dataclasses
+import argparse
+import datetime
 import hashlib
 import json
 import math
-import statistics
 import sys
-from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hierarchy import LEVELS, POWER, PRIORS, RATES, Fit, Hierarchy, Row
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.calibration import PEAK, Calibration, calibration
-from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.calibration import architecture_of, training_fit
 from shardwise.validate import Run, load
-from shardwise.validate.training.predict import fusion_of, layout_step_of
+from shardwise.validate.training.predict import layout_step_of
+from shardwise.validate.training.software import framework_of, fusion_of
+from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 
-GRID = {
-    "bf16": [n / 40 for n in range(18, 37)],
-    "fp8": [n / 40 for n in range(14, 31)],
-    "fp4": [n / 40 for n in range(10, 27)],
-    "attention": [n / 20 for n in range(6, 16)],  # 0.75: the best published, FlashAttention-3
-    "scan": [0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.45],
-    "grouped": [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
-    "expert_s": [0.0, 5e-6, 1e-5, 1.5e-5, 2e-5, 2.5e-5, 3e-5, 4e-5],
-    "contention": [0.0, 0.1, 0.2, 0.25],  # NCCL runs on 32 of an H100's 132 SMs at most
-    "links": [0.5, 0.6, 0.7, 0.8, 0.9],
-    "network": [0.5, 0.6, 0.7, 0.8, 0.9],
-    "hbm": [0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9],
-    "collective_s": [0.0, 1e-5, 2e-5, 4e-5],
-}
-SWEEPS = 3
+PACKAGE = Path(__file__).parent.parent / "src/shardwise"
 COVERED = 0.8  # share of rows that an interval is to hold
-CAP = 0.6  # an error beyond it is a row that the formulas do not describe, not a rate
-
-# Where every fit starts, so that it does not depend on the values before it.
-START = Calibration(
-    matmuls={"bf16": 0.7, "fp8": 0.6, "fp4": 0.5},
-    attention=0.5,
-    grouped=0.6,
-    hbm=0.8,
-    links=0.8,
-    network=0.8,
-    contention=0.1,
-)
-
-Rows = list[tuple[Run, LayoutStep]]
+SMALLEST = 0.005  # effects below this are left out of the file
 
 
-def in_training(group: str) -> bool:
+def gather() -> list[Row]:
+    """Rows of core quality that the formulas support."""
+    rows = []
+    for run in load():
+        if not isinstance(run, Run) or run.tier != "core" or run.quality == "C":
+            continue
+        try:
+            step = layout_step_of(run)
+            step.time(fusion=fusion_of(run))
+        except ShardwiseError:
+            continue
+        chip = run.system.chip
+        framework = framework_of(run)
+        members = {
+            "architecture": architecture_of(chip.name),
+            "chip": chip.name,
+            "framework": "" if framework == UNKNOWN_FRAMEWORK else framework,
+        }
+        log_power = math.log(watts_per_flop_s(run) / reference_power())
+        row = Row(run.id, run.group, step, fusion_of(run), members, log_power, run.measured_step_s)
+        rows.append(row)
+    return rows
+
+
+def reference_power() -> float:
+    """Watts per FLOP/s to which those of a chip are compared: an H100's."""
+    return float(training_fit()["power"]["watts_per_flop_s"])
+
+
+def watts_per_flop_s(run: Run) -> float:
+    """Power per peak 16-bit FLOP/s of a run's chip, or the reference if it is unknown."""
+    chip = run.system.chip
+    peak = chip.peak_flops_per_s.get("bf16") or chip.peak_flops_per_s.get("fp16")
+    return chip.power_w / peak if chip.power_w and peak else reference_power()
+
+
+def in_first_half(group: str) -> bool:
     """Which half a group is in: by its name alone."""
     return int(hashlib.sha256(group.encode()).hexdigest(), 16) % 2 == 0
 
 
-def errors(rows: Rows, cal: Calibration) -> list[Any]:
-    """predicted / measured - 1 of every row: numbers, or arrays where `cal` has an array."""
-    return [one.time(cal, fusion_of(run)).step_s / run.measured_step_s - 1 for run, one in rows]
+def summary(hierarchy: Hierarchy, predicted: Any, rows: Any) -> dict[str, float]:
+    """Statistics of the errors, predicted / measured - 1, of some rows."""
+    errors = np.expm1(predicted - hierarchy.measured)[rows]
+    return {
+        "n": int(rows.sum()),
+        "median": float(np.median(np.abs(errors))),
+        "mean": float(np.abs(errors).mean()),
+        "p90": float(np.quantile(np.abs(errors), 0.9)),
+        "bias": float(np.median(errors)),
+    }
 
 
-def changed(cal: Calibration, name: str, value: Any) -> Calibration:
-    if name in START.matmuls:
-        return dataclasses.replace(cal, matmuls={**cal.matmuls, name: value})
-    return dataclasses.replace(cal, **{name: value})
+def tests(hierarchy: Hierarchy, fit: Fit) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Name of a test -> statistics of its errors, and the predictions of its left-out rows."""
+    rows = hierarchy.rows
+    everything = np.ones(len(rows), bool)
+    first = np.array([in_first_half(row.group) for row in rows])
+    predictions = {"fit": fit.predicted, "group": hierarchy.left_out(fit, [r.group for r in rows])}
+    for level in LEVELS:
+        predictions[level] = hierarchy.left_out(fit, [r.members[level] for r in rows])
+    statistics_by_test = {
+        name: summary(hierarchy, predicted, everything) for name, predicted in predictions.items()
+    }
+    halves = np.zeros(len(rows))
+    for half in (first, ~first):
+        halves[~half] = hierarchy.fit(half).predicted[~half]
+    statistics_by_test["other half"] = summary(hierarchy, halves, everything)
+    return statistics_by_test, predictions
 
 
-def start_of(chip: str, rows: Rows) -> Calibration:
-    """`START` for the dtypes of a chip."""
-    known = {dtype for run, _ in rows for dtype in run.system.chip.peak_flops_per_s}
-    matmuls = {d: share for d, share in START.matmuls.items() if d in known}
-    return dataclasses.replace(START, matmuls=matmuls, kernel_s=calibration(chip).kernel_s)
+def spreads(hierarchy: Hierarchy, predictions: dict[str, Any]) -> dict[str, float]:
+    """What is left out -> the factor less 1 that holds 80 % of the errors.
 
-
-def fitted(rows: Rows, start: Calibration) -> Calibration:
-    """Coordinate descent over `GRID`, all values of a coordinate at once."""
-    counts = Counter(run.group for run, _ in rows)
-    weights = np.array([counts[run.group] ** -0.5 for run, _ in rows])
-
-    def losses(cal: Calibration, n: int) -> Any:
-        found = [np.broadcast_to(np.minimum(np.abs(e), CAP), n) for e in errors(rows, cal)]
-        return weights @ np.array(found) / weights.sum()
-
-    best, cal = losses(start, 1)[0], start
-    left_out = {*START.matmuls} - {*cal.matmuls}
-    if rows[0][0].system.chip.kind != "gpu":  # a TPU runs one kernel for all experts
-        left_out |= {"expert_s"}
-    if not any(run.config.mambas for run, _ in rows):
-        left_out |= {"scan"}
-    for _ in range(SWEEPS):
-        for name, values in GRID.items():
-            if name in left_out:
-                continue
-            found = losses(changed(cal, name, np.array(values)), len(values))
-            i = int(np.argmin(found))
-            if found[i] < best - 1e-4:
-                best, cal = found[i], changed(cal, name, values[i])
-    return cal
-
-
-def spread(rows: Rows, start: Calibration) -> float:
-    """80th percentile of |log(predicted / measured)| as a factor less 1, of rows left out.
-
-    The groups are cut in two, again by name; each part is predicted with the values of the other.
+    Without a framework, a chip or an architecture: by how much wider than without a group alone.
     """
-    parts = [[row for row in rows if folded(row[0].group) == fold] for fold in (0, 1)]
-    logs: list[float] = []
-    for part, other in (parts, parts[::-1]):
-        cal = fitted(other, start) if other else start
-        logs += [abs(math.log1p(e)) for e in errors(part, cal)]
-    return math.expm1(sorted(logs)[int(COVERED * len(logs))])
+    logs = {}
+    for name in ("group", *LEVELS):
+        errors = np.abs(predictions[name] - hierarchy.measured)
+        logs[name] = float(np.quantile(errors, COVERED))
+    found = {"group": math.expm1(logs["group"])}
+    for level in LEVELS:
+        wider = max(logs[level] ** 2 - logs["group"] ** 2, 0.0)
+        found[level] = math.expm1(math.sqrt(wider))
+    return {name: round(value, 3) for name, value in found.items()}
 
 
-def folded(group: str) -> int:
-    """Which part of its half a group is in."""
-    return int(hashlib.sha256(group.encode()).hexdigest(), 16) // 2 % 2
-
-
-def gather() -> dict[str, Rows]:
-    """Rows by the chip whose calibration they use."""
-    found: dict[str, Rows] = defaultdict(list)
-    for run in load():
-        if not isinstance(run, Run):
+def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str:
+    """Text of `training.toml`."""
+    present = training_fit()
+    deviations = hierarchy.standard_deviations(fit)
+    month = datetime.date.today().strftime("%Y-%m")
+    lines = [
+        "# Rates of training steps, fitted together to all published runs by bench/calibrate.py.",
+        "# Rate -> [value of all chips, or factor on it; standard deviation of its logarithm].",
+        f'as_of = "{month}"',
+        'source = "all published runs (python bench/calibrate.py)"',
+        "",
+        "[spread] # 80 % of the errors of runs are below, if what is named was left out of the fit",
+        *(f"{name} = {value}" for name, value in spread.items()),
+        "",
+        "[chips] # by architecture",
+    ]
+    lines += [f"{name} = {json.dumps(chips)}" for name, chips in present["chips"].items()]
+    exponent = float(fit.effects[hierarchy.position[POWER, "", POWER]])
+    least, most = (
+        math.exp(extreme(row.log_power for row in hierarchy.rows)) for extreme in (min, max)
+    )
+    lines += [
+        "",
+        "[power] # share of matmuls ~ (watts per peak FLOP/s) ^ exponent, relative to an H100",
+        f"watts_per_flop_s = {reference_power()}",
+        f"exponent = {exponent:.3f}",
+        f"range = [{least:.3f}, {most:.3f}]",
+    ]
+    section = ""
+    for column, effect, sd in zip(hierarchy.columns, fit.effects, deviations, strict=True):
+        level, member, rate = column
+        if level == POWER or (level != "all" and abs(effect) < SMALLEST):
             continue
-        cal = calibration(run.system.chip.name)
-        if run.tier != "core" or run.quality == "C" or cal is PEAK:
-            continue
-        try:
-            one = layout_step_of(run)
-            one.time(cal, fusion_of(run))
-        except ShardwiseError:
-            continue
-        found[cal.name].append((run, one))
-    return found
+        name = f"{level}.{member}" if member else level
+        if name != section:
+            lines += ["", f"[{name}]"]
+            section = name
+        value = math.exp(effect) * (PRIORS[rate][0] if level == "all" else 1.0)
+        lines.append(f"{rate} = [{value:.4g}, {sd:.2g}]")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    document = {}
-    for chip, rows in gather().items():
-        training = [row for row in rows if in_training(row[0].group)]
-        held_back = [row for row in rows if not in_training(row[0].group)]
-        if not training:
-            continue
-        start = start_of(chip, rows)
-        cal = fitted(training, start)
-        cal = dataclasses.replace(cal, spread=round(spread(training, start), 2))
-        told = {"training": training, "held_back": held_back, "as_committed": held_back}
-        medians = {}
-        for name, half in told.items():
-            used = calibration(chip) if name == "as_committed" else cal
-            found = [abs(e) for e in errors(half, used)]
-            medians[name] = statistics.median(found) if found else None
-        values = {
-            k: v for k, v in dataclasses.asdict(cal).items() if k in (*GRID, "matmuls", "spread")
-        }
-        document[chip] = {"n": [len(training), len(held_back)], "median": medians, **values}
-        print(f"{chip:5} {len(training)} + {len(held_back)} runs  {medians}  {values}")
-    print(json.dumps(document))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the files")
+    arguments = parser.parse_args()
+    hierarchy = Hierarchy(gather())
+    fit = hierarchy.fit(np.ones(len(hierarchy.rows), bool))
+    statistics_by_test, predictions = tests(hierarchy, fit)
+    spread = spreads(hierarchy, predictions)
+    for name, values in statistics_by_test.items():
+        print(f"{name:13}", *(f"{key} {value:.4g}" for key, value in values.items()))
+    n_identified = int((hierarchy.standard_deviations(fit) < hierarchy.prior_sd / 2).sum())
+    n_effects = len(hierarchy.columns)
+    print(f"{n_effects} effects, {n_identified} with less than half of their prior's deviation")
+    if arguments.write:
+        file = PACKAGE / "estimate/calibration/training.toml"
+        file.write_text(document_of(hierarchy, fit, spread), encoding="utf-8")
+        ratios = np.exp(predictions["group"] - hierarchy.measured)
+        pairs = zip(hierarchy.rows, ratios, strict=True)
+        left_out = {row.id: round(float(ratio), 4) for row, ratio in pairs}
+        text = json.dumps(left_out, indent=0)
+        (PACKAGE / "validate/data/left_out.json").write_text(text + "\n", encoding="utf-8")
+    total = {"tests": statistics_by_test, "spread": spread, "rates": len(RATES)}
+    total |= {"effects": n_effects, "identified": n_identified}
+    print(json.dumps(total))
     return 0
 
 

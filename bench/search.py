@@ -44,7 +44,7 @@ def cpu_s(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def one_by_one(model: sw.ModelConfig, system: sw.System, job: sw.Train, ranking: Any) -> float:
     """Strategies per CPU second where each is derived and evaluated alone."""
-    cal, layouts = calibration(system.chip.name), [c.layout for c in ranking.candidates]
+    cal, layouts = calibration(system.chip), [c.layout for c in ranking.candidates]
     capacity, done, start = system.chip.need("hbm_bytes"), 0, time.process_time()
     while time.process_time() - start < ALONE_S:
         layout = layouts[done % len(layouts)]
@@ -58,7 +58,7 @@ def one_by_one(model: sw.ModelConfig, system: sw.System, job: sw.Train, ranking:
 def measure(name: str, machine: str, job: sw.Train) -> dict[str, Any]:
     """One case."""
     model, system = sw.model(name), sw.hardware(machine)
-    cal = calibration(system.chip.name)
+    cal = calibration(system.chip)
     all_s, every = cpu_s(lambda: rank.rank(model, system, job, cal, exhaustive=True))
     plan_s, best = cpu_s(lambda: rank.rank(model, system, job, cal))
     if best.candidates[0].rank != every.candidates[0].rank:

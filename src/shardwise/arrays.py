@@ -62,6 +62,15 @@ def floor(a: Num) -> Num:
     return np.floor(a)
 
 
+def log2(a: Num) -> Num:
+    """Logarithm to base 2."""
+    if isinstance(a, int | float):
+        return math.log2(a)
+    import numpy as np
+
+    return np.log2(a)
+
+
 def sqrt(a: Num) -> Num:
     """Elementwise square root."""
     if isinstance(a, _SCALAR):

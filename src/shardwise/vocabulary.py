@@ -44,6 +44,7 @@ OVERLAPS = (*DEFAULT_OVERLAPS, *OPTIONAL_OVERLAPS)
 # Arrays that can be offloaded to host memory: weights, gradients, optimizer state, all saved
 # activations, or the saved activations of one part of a layer.
 OPTIONAL_OFFLOADS = ("optimizer", "activations")
+STATE_OFFLOADS = ("weights", "gradients", "optimizer")
 OFFLOADS = ("weights", "gradients", *OPTIONAL_OFFLOADS, "layer_input", *PARTS)
 
 # Attention under context parallelism: "gather" gathers keys and values, "ring" passes them around a
@@ -57,3 +58,9 @@ WEIGHT_LAYOUTS = ("stationary", "2d", "gathered")
 KV_SPLITS = ("copied", "batch", "sequence")
 
 NO_SCHEDULE = "none"  # the schedule of a layout without a pipeline
+# Training frameworks whose published runs the rates are fitted to; "unknown" is the mean of all.
+UNKNOWN_FRAMEWORK = "unknown"
+FRAMEWORKS = (
+    "megatron", "nemo", "torchtitan", "maxtext", "nanotron", "deepspeed", "megatron-deepspeed",
+    "llm-foundry", "automodel", "paxml", UNKNOWN_FRAMEWORK,
+)  # fmt: skip

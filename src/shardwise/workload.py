@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
-from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 
 # Kinds of parameters that optimizers treat differently: "matrix" for the matrices of layers,
 # "embedding" for embedding, unembedding and learned positions, "vector" for all others.
@@ -66,10 +66,13 @@ class Train:
         reduce: dtype in which gradients are summed over chips; None for the dtype of `gradients`.
             With `int8`, only sums over replicas of matrices are in int8.
         offload: arrays to keep in host memory, from `OPTIONAL_OFFLOADS`.
+        framework: the software that will run the step, from `FRAMEWORKS`, whose rates and kernels
+            the expected time takes; "" for that of most published runs on TPUs, and for the mean of
+            all on GPUs.
 
     Raises:
         BadInput: a size is out of range.
-        UnknownName: unknown dtype, optimizer, remat policy, overlap or offload.
+        UnknownName: unknown dtype, optimizer, remat policy, overlap, offload or framework.
     """
 
     batch: int
@@ -85,6 +88,7 @@ class Train:
     reduce: str | None = None
     overlap: tuple[str, ...] = ()
     offload: tuple[str, ...] = ()
+    framework: str = ""
 
     def __post_init__(self) -> None:
         problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
@@ -100,6 +104,8 @@ class Train:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
         if self.remat not in REMAT_WORDS:
             raise UnknownName("remat policy", self.remat, REMAT_WORDS)
+        if self.framework and self.framework not in FRAMEWORKS:
+            raise UnknownName("framework", self.framework, FRAMEWORKS)
         for option, words, legal_words in (
             ("overlap", self.overlap, OPTIONAL_OVERLAPS),
             ("offload", self.offload, OPTIONAL_OFFLOADS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
+from shardwise.estimate import nccl
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training import chip_rates, local_work, microbatch, optimizer, overlap
+from shardwise.estimate.training import (
+    chip_rates,
+    local_work,
+    matmul_kinds,
+    microbatch,
+    optimizer,
+    overlap,
+    ring_merge,
+)
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.memory import peak as memory
 from shardwise.estimate.training.memory import stages
@@ -38,8 +48,8 @@ from shardwise.workload import Train
 from tests.dim import Quantity, WrongUnits, flops, n_bytes, per_second, seconds, units_of
 
 # Bytes that formulas name: of an element in 16 bits, of a score, of a runtime.
-NAMED_BYTES = ((chip_rates, "SCORE_BYTES"), (chip_rates, "CAST_BYTES"), (stages, "HALF"),
-               (memory, "DRIVER_BYTES"))  # fmt: skip
+NAMED_BYTES = ((matmul_kinds, "SCORE_BYTES"), (chip_rates, "CAST_BYTES"), (stages, "HALF"),
+               (memory, "DRIVER_BYTES"), (ring_merge, "MERGE_BYTES"))  # fmt: skip
 SECOND = units_of(seconds(1))
 BYTE = units_of(n_bytes(1))
 NONE = ()
@@ -133,6 +143,10 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, name in NAMED_BYTES:
         monkeypatch.setattr(module, name, n_bytes(getattr(module, name)))
     monkeypatch.setattr(overlap, "TINY", seconds(overlap.TINY))
+    for name in ("RING", "LOW_LATENCY_RING", "TREE"):
+        protocol = getattr(nccl, name)
+        times = {f: seconds(getattr(protocol, f)) for f in ("base_s", "inside_s", "outside_s")}
+        monkeypatch.setattr(nccl, name, replace(protocol, **times))
     plain = Program.local_flops
     counted: Callable[..., Quantity] = lambda *given: flops(float(plain(*given)))
     monkeypatch.setattr(Program, "local_flops", counted)
@@ -144,6 +158,8 @@ def units_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas that write 2.0 for the bytes of an element in 16 bits: their results are bytes."""
     monkeypatch.setattr(chip_rates.Rates, "dtype", lambda *_: "bf16")
+    # The depth of a matmul follows from its FLOPs, and has their unit here.
+    monkeypatch.setattr(chip_rates, "matrix_unit_efficiency", lambda *_: 0.9)
     monkeypatch.setattr(microbatch, "element_bytes", lambda *_: n_bytes(2))
     monkeypatch.setattr(local_work, "element_bytes", lambda *_: n_bytes(2))
 
@@ -186,7 +202,7 @@ def one_step(
 
 CORRECTED = Calibration(
     matmuls={"bf16": 0.6}, attention=0.5, grouped=0.4, hbm=0.8, network=0.9,
-    kernel_s=seconds(1e-6), collective_s=seconds(1e-5),
+    kernel_s=seconds(1e-6), host_s=seconds(1e-3), attention_backward=0.8,
 )  # fmt: skip
 
 

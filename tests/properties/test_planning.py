@@ -57,7 +57,7 @@ def cases(*jobs: sw.Train) -> st.SearchStrategy[tuple[str, str, sw.Train]]:
 @functools.lru_cache(maxsize=256)
 def best(name: str, system: System, job: sw.Train, peak: bool = False) -> rank.Candidate | None:
     """The best strategy, or None where no mesh is legal or fits."""
-    cal = PEAK if peak else calibration(system.chip.name)
+    cal = PEAK if peak else calibration(system.chip)
     try:
         found = rank.rank(sw.model(name), system, job, cal, ANY, keep=1).candidates[0]
     except NoPlan:
@@ -121,7 +121,7 @@ def test_a_layout_on_a_faster_machine_is_never_slower(
     if not meshes(*case):
         return
     layout = data.draw(layouts(model, system, job, meshes(*case)))
-    cal = PEAK if peak else calibration(system.chip.name)
+    cal = PEAK if peak else calibration(system.chip)
     other = faster(system, what, times)
     ways = zip(place(system, layout.sizes), place(other, layout.sizes), strict=True)
     for here, there in itertools.islice(ways, 3):
@@ -186,7 +186,7 @@ def test_no_legal_strategy_beats_the_plan(
         assert best(*case[:1], system, job) is None
         return
     layout = data.draw(layouts(model, system, job, meshes(*case)))
-    one = rank.evaluate(model, system, job, layout, calibration(system.chip.name))
+    one = rank.evaluate(model, system, job, layout, calibration(system.chip))
     if one.fits:
         found = best(name, system, job)
         assert found is not None
@@ -249,7 +249,7 @@ def test_a_word_about_an_axis_of_one_chip_changes_nothing(
         same += [dataclasses.replace(layout, expert_tensor=n) for n in (None, 1)]
     if mesh.data * mesh.fsdp * mesh.context * mesh.expert == 1:
         same += [dataclasses.replace(layout, zero=z) for z in range(4)]
-    cal = calibration(system.chip.name)
+    cal = calibration(system.chip)
     times = [rank.evaluate(model, system, job, one, cal).time for one in (layout, *same)]
     for time in times[1:]:
         assert time.step_s == pytest.approx(times[0].step_s, rel=1e-12)
@@ -263,7 +263,7 @@ def test_fixing_a_role_is_never_faster(
 ) -> None:
     name, machine, job = case
     model, system = sw.model(name), sw.hardware(machine)
-    cal = calibration(system.chip.name)
+    cal = calibration(system.chip)
     try:
         given = ANY.change(**{role: size})
         fixed = rank.rank(model, system, job, cal, given, keep=1).candidates[0]

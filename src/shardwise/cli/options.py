@@ -14,7 +14,7 @@ import typer
 
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS
 
 
@@ -167,6 +167,9 @@ ReplicaAxis = Annotated[str, strategy("--replicas, --data N", "size of the data 
 
 # The hardware
 TargetHardware = Annotated[str, workload("--on HARDWARE", "the chip or machine: v5e, v5e:4x4")]
+TrainingFramework = Annotated[
+    str, rates("--framework NAME", f"the software that runs it: {', '.join(FRAMEWORKS)}")
+]
 PeakRates = Annotated[bool, rates("--peak", "assume peak rates, as the book does")]
 
 # The output

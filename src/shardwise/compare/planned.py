@@ -16,7 +16,7 @@ from shardwise.compare.groups import (
     communication_group,
     planned_group,
 )
-from shardwise.estimate.training.run_variant import FusionProfile
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.step_items import step_items
 from shardwise.plan.schema.common import Operation
 from shardwise.plan.schema.json_io import AnyPlan
@@ -77,7 +77,7 @@ def planned_step(plan: AnyPlan) -> PlannedStep:
 def _training_step(plan: Plan) -> PlannedStep:
     case = rebuild(plan)
     step = case.step()
-    fusion = FusionProfile()
+    fusion = profile_of(case.job, case.system.chip)
     priced = step.priced(case.cal, fusion)
     time = step.time(case.cal, fusion)
     seconds: dict[str, float] = {}

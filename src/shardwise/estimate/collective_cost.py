@@ -61,11 +61,7 @@ class CollectiveCost:
         if self.index is None or len(self.placements) == 1:
             return price
         if key not in self.layout_prices:
-            self.layout_prices[key] = Price(
-                price.inside_s_per_byte[self.index],
-                price.latency_s[self.index],
-                price.outside_s_per_byte[self.index],
-            )
+            self.layout_prices[key] = Price(*(column[self.index] for column in price.columns))
         return self.layout_prices[key]
 
     def _on_placements(self, kind: Kind, axes: tuple[str, ...]) -> Price:
@@ -74,9 +70,7 @@ class CollectiveCost:
             return _price(kind, self.placements[0].span(axes))
         spans, index = self._distinct_links(axes)
         price = _stacked([_price(kind, span) for span in spans])
-        return Price(
-            price.inside_s_per_byte[index], price.latency_s[index], price.outside_s_per_byte[index]
-        )
+        return Price(*(column[index] for column in price.columns))
 
     def _distinct_links(self, axes: tuple[str, ...]) -> Links:
         """The distinct links of mesh axes taken together, and the index of each placement's."""
@@ -124,8 +118,4 @@ def _stacked(prices: list[Price]) -> Price:
     """One price whose fields are arrays over `prices`."""
     import numpy as np
 
-    return Price(
-        np.array([price.inside_s_per_byte for price in prices]),
-        np.array([price.latency_s for price in prices]),
-        np.array([price.outside_s_per_byte for price in prices]),
-    )
+    return Price(*map(np.array, zip(*(price.columns for price in prices), strict=True)))

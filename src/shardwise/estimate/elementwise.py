@@ -15,6 +15,9 @@ from shardwise.models import Layer, ModelConfig, Moe
 # The backward pass has twice as many.
 WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
 
+# Bytes of element-wise steps in the backward pass, relative to those in the forward pass.
+BACKWARD_ELEMENTWISE = 2.0
+
 
 def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
     """Elements that element-wise steps of one layer read and write per token in a forward pass.

@@ -61,6 +61,23 @@ def tile_efficiency(rows: Num, columns: Num, n_sms: Num, groups: Num = 1) -> Num
     return minimum(best, 1.0)
 
 
+def matrix_unit_efficiency(columns: Num, depth: Num, side: Num) -> Num:
+    """Share of a TPU's matrix unit that a matmul fills: its dims are padded to whole units.
+
+    Args:
+        columns: columns of the output on this chip.
+        depth: size of the contracted dim on this chip.
+        side: side of the matrix unit.
+
+    >>> round(matrix_unit_efficiency(2880, 2880, 256), 2)
+    0.88
+    >>> matrix_unit_efficiency(4096, 14336, 128)
+    1.0
+    """
+    padded = ceil_div(columns, side) * ceil_div(depth, side) * side**2
+    return columns * depth / padded
+
+
 # Exponentials that one SM computes per clock cycle: CUDA programming guide, arithmetic throughput,
 # compute capabilities 7.0 to 10.0.
 EXPONENTIALS = 16.0
@@ -112,6 +129,29 @@ def head_dim_efficiency(
     reference = SCORE_FLOPS * REFERENCE_HEAD_DIM / flops_per_clock + 1 / EXPONENTIALS
     clocks = SCORE_FLOPS * d_head / (speedup * flops_per_clock) + 1 / exponentials
     return d_head / REFERENCE_HEAD_DIM * reference / clocks
+
+
+ATTENTION_ROWS = 128  # queries of one tile of attention on a GPU: FlashAttention-2 and -3
+
+
+def attention_depth_efficiency(
+    keys: Num, d_head: Num, flops_per_clock: Num, exponentials: Num = EXPONENTIALS
+) -> Num:
+    """Fraction of an attention tile's time that is spent on its keys, not on its start and end.
+
+    Args:
+        keys: keys that the queries of a tile visit, on average.
+        d_head: head dim d.
+        flops_per_clock: peak dense 16-bit FLOPs of one SM per clock cycle.
+        exponentials: exponentials that one SM computes per clock cycle.
+
+    >>> round(attention_depth_efficiency(2048, 128, 4096.0), 2)
+    0.96
+    >>> round(attention_depth_efficiency(256, 64, 4096.0), 2)  # a short window
+    0.67
+    """
+    clocks = ATTENTION_ROWS * keys * (SCORE_FLOPS * d_head / flops_per_clock + 1 / exponentials)
+    return clocks / (clocks + TILE_CLOCKS)
 
 
 def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise.formulas.experts import places_hit
-from shardwise.ops.collective import Price
+from shardwise.ops.collective import Price, ring_steps
 from shardwise.ops.einsum import Array
 from shardwise.strategy.span import Span
 
@@ -44,4 +44,4 @@ def send_once_price(span: Span, experts_per_token: int) -> Price:
             s_per_byte = copies * remote_share / tier.bytes_per_s
             inside = max(inside, s_per_byte * tier.is_node)
             outside = max(outside, s_per_byte * (not tier.is_node))
-    return Price(inside, 0.0, outside)
+    return Price(inside, 0.0, outside, *ring_steps("all_to_all", span))

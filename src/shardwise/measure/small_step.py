@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from shardwise.estimate.calibration import MEASURED
-from shardwise.estimate.training.run_variant import FusionProfile
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.hardware import parse_system
 from shardwise.measure.all_devices import AllDevices
 from shardwise.measure.chip_file import write_chip
@@ -48,7 +48,7 @@ def overheads(rates: MeasuredRates, devices: AllDevices) -> dict[str, float]:
 def beyond_plan_s(rates: MeasuredRates, devices: AllDevices, depth: int) -> float:
     """Seconds that the step of a narrow model takes longer than planned."""
     case = narrow_case(rates, depth)
-    planned_s = float(case.step().time(case.cal, FusionProfile()).step_s)
+    planned_s = float(case.step().time(case.cal, profile_of(case.job, case.system.chip)).step_s)
     return step_s(case, devices) - planned_s
 
 

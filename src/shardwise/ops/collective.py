@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from shardwise.arrays import Num, maximum
 from shardwise.errors import BadInput, UnknownName
@@ -48,11 +48,20 @@ class Price:
         inside_s_per_byte: seconds per byte on the torus or inside the nodes.
         latency_s: seconds of an array without bytes.
         outside_s_per_byte: seconds per byte between nodes or slices. Both levels run in parallel.
+        inside_steps, outside_steps: steps of a ring inside and between the nodes of GPUs, for the
+            time to start a collective; 0 on a torus.
     """
 
     inside_s_per_byte: Num
     latency_s: Num
     outside_s_per_byte: Num = 0.0
+    inside_steps: Num = 0
+    outside_steps: Num = 0
+
+    @property
+    def columns(self) -> tuple[Num, ...]:
+        """The values of all fields, in their order."""
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def s_per_byte(self) -> Num:
@@ -92,17 +101,32 @@ def price(kind: str, span: Span, directions: int = 2) -> Price:
         return Price(0.0, 0.0)
     inside = span.inside
     outside = span.outside
+    steps = ring_steps(kind, span)
     if kind == "permute":
-        return Price(_permute(inside), _permute_latency(span), _permute(outside))
-    if kind == "all_to_all":
-        latency_s = _latency(span, directions)
-        return Price(_all_to_all(inside, directions), latency_s, _all_to_all(outside, directions))
+        return Price(_permute(inside), _permute_latency(span), _permute(outside), *steps)
     latency_s = _latency(span, directions)
-    if kind == "all_reduce":
-        return Price(
-            _all_reduce(inside, directions), latency_s * 2, _all_reduce(outside, directions)
-        )
-    return Price(_all_gather(inside, directions), latency_s, _all_gather(outside, directions))
+    if kind == "all_to_all":
+        seconds_per_byte = _all_to_all(inside, directions), _all_to_all(outside, directions)
+    elif kind == "all_reduce":
+        latency_s *= 2
+        seconds_per_byte = _all_reduce(inside, directions), _all_reduce(outside, directions)
+    else:
+        seconds_per_byte = _all_gather(inside, directions), _all_gather(outside, directions)
+    return Price(seconds_per_byte[0], latency_s, seconds_per_byte[1], *steps)
+
+
+def ring_steps(kind: str, span: Span) -> tuple[int, int]:
+    """Steps of a collective around one ring through all GPUs: inside nodes, and between nodes.
+
+    An AllToAll and a permute send each message directly. Slices of TPUs have no such ring.
+    """
+    tiers = [tier for tier in span.tiers if not tier.is_slices]
+    n_nodes = math.prod(tier.size for tier in tiers if not tier.is_node)
+    n_chips = math.prod(tier.size for tier in tiers)
+    if kind in ("permute", "all_to_all"):
+        return int(n_chips > n_nodes), int(n_nodes > 1)
+    rounds = 2 if kind == "all_reduce" else 1
+    return rounds * (n_chips - n_nodes), rounds * (n_nodes - 1)
 
 
 def time_s(kind: str, n_bytes: Num, span: Span, directions: int = 2) -> Num:

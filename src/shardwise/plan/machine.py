@@ -19,11 +19,13 @@ from shardwise.estimate.calibration import (
     own_factor,
 )
 from shardwise.estimate.chip_memory import Memory
+from shardwise.estimate.training.framework_profiles import framework_of
 from shardwise.estimate.training.measured_rates import is_measured
 from shardwise.hardware import Chip, System, Torus, parse_system
 from shardwise.hardware.chip import get, with_values
 from shardwise.plan.schema.common import MemoryBytes, PlannedHardware, RatesUsed
 from shardwise.strategy.mesh import Mesh, Placement
+from shardwise.workload import Train
 
 
 def planned_hardware(system: System) -> PlannedHardware:
@@ -87,8 +89,8 @@ def memory_bytes(memory: Memory) -> MemoryBytes:
     return MemoryBytes(**{f.name: float(getattr(memory, f.name)) for f in fields(MemoryBytes)})
 
 
-def rates_of(system: System, *, peak: bool) -> Calibration:
-    """The measured or calibrated rates of the machine's chip, or peak rates.
+def rates_of(system: System, job: Train, *, peak: bool) -> Calibration:
+    """The measured rates of the machine's chip, those of a job's framework on it, or peak rates.
 
     Own runs on the chip correct its calibrated rates; the file of a measured machine has them
     corrected already.
@@ -98,7 +100,7 @@ def rates_of(system: System, *, peak: bool) -> Calibration:
     chip = system.chip
     if is_measured(chip):
         return MEASURED
-    rates = calibration(chip.name)
+    rates = calibration(chip, framework_of(job, chip))
     if chip.own_step_ratio is None:
         return rates
     factor = own_factor(chip.own_step_ratio, chip.n_own_runs or 1)

@@ -18,6 +18,7 @@ from shardwise.vocabulary import (
     OVERLAPS,
     PARTS,
     REMAT_POLICIES,
+    STATE_OFFLOADS,
 )
 
 
@@ -71,6 +72,11 @@ class Form:
     def is_pipelined(self) -> bool:
         """Whether the layers are divided into pipeline stages."""
         return self.schedule != NO_SCHEDULE
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether activations, or parts of them, are moved to host memory."""
+        return any(word not in STATE_OFFLOADS for word in self.offload)
 
     @property
     def full_remat(self) -> bool:

@@ -58,6 +58,11 @@ class Tier:
         return self.name == "node"
 
     @property
+    def is_slices(self) -> bool:
+        """Whether the members are slices of TPUs."""
+        return self.name == "dcn"
+
+    @property
     def with_instant_links(self) -> Tier:
         """A copy whose links take no time."""
         return replace(self, bytes_per_s=math.inf)

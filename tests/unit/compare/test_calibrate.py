@@ -13,6 +13,7 @@ from shardwise.compare.calibrate import calibrate
 from shardwise.compare.result import MeasuredSteps, StepComparison
 from shardwise.errors import BadFile, BadInput
 from shardwise.estimate.calibration import calibration, own_factor
+from shardwise.hardware import catalog_chip
 from shardwise.plan.schema.training import Plan
 from tests.unit.compare import recorded_runs
 
@@ -82,9 +83,11 @@ def test_the_rates_of_a_measured_machine_are_changed(tmp_path: Path) -> None:
 
 
 def test_slowed_rates_take_longer_by_the_factor() -> None:
-    rates = calibration("h100").slowed(2.0)
-    assert rates.matmul("bf16") == pytest.approx(calibration("h100").matmul("bf16") / 2)
-    assert rates.kernel_s == 2 * calibration("h100").kernel_s
+    rates = calibration(catalog_chip("h100")).slowed(2.0)
+    assert rates.matmul("bf16") == pytest.approx(
+        calibration(catalog_chip("h100")).matmul("bf16") / 2
+    )
+    assert rates.kernel_s == 2 * calibration(catalog_chip("h100")).kernel_s
 
 
 @pytest.mark.parametrize(("ratio", "n_runs"), [(1.3, 1), (0.8, 3)])

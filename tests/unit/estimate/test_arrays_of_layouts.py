@@ -100,9 +100,7 @@ def test_arrays_of_layouts_take_what_each_takes(
     name: str, machine: str, job: Train, at: str
 ) -> None:
     config, system = load(name), parse_system(machine)
-    cal, kernels = (
-        (PEAK, IDEAL) if at == "peak" else (calibration(system.chip.name), FusionProfile())
-    )
+    cal, kernels = (PEAK, IDEAL) if at == "peak" else (calibration(system.chip), FusionProfile())
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=kernels)
     every = forms(name, machine, job)
     for alike in every:
@@ -139,7 +137,7 @@ def test_a_calibration_changes_arrays_and_numbers_alike(name: str) -> None:
     config, system, job = load(name), parse_system("h100:16"), Train(batch=32, seq=2048)
     cal = Calibration(
         name="test", matmuls={"bf16": 0.5}, attention=0.4, grouped=0.3, hbm=0.6, network=0.7,
-        kernel_s=1e-5, collective_s=1e-4,
+        kernel_s=1e-5, host_s=1e-2, attention_backward=0.8,
     )  # fmt: skip
     rates = Rates(
         chip=system.chip, job=job, calibration=cal, fusion=FusionProfile(flash=False, fused=False)

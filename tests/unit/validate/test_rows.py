@@ -197,5 +197,5 @@ def test_a_recipe_has_the_last_word() -> None:
     found, other = read(named), read(record(id="mb-26.04-qwen3-30b-a3b-gb300-mxfp8-8"))
     assert isinstance(found, Run)
     assert isinstance(other, Run)
-    assert (found.graphs, found.narrow_attention, found.dispatcher) == (True, True, "hybridep")
-    assert (other.graphs, other.narrow_attention) == (False, False)
+    assert (found.captured, found.narrow_attention, found.dispatcher) == (1.0, True, "hybridep")
+    assert (other.captured, other.narrow_attention) == (0.0, False)

@@ -84,7 +84,7 @@ class DeviceRates:
         """
         if mode not in MODES:
             raise BadInput(f'the mode of a timeline is {" or ".join(MODES)}, not "{mode}".')
-        kernel_share = calibration(chip.name).attention if mode == "cycles" else 1.0
+        kernel_share = calibration(chip).attention if mode == "cycles" else 1.0
         return cls(
             chip=chip,
             mode=mode,

@@ -1,13 +1,15 @@
 """Calibration: shares of a chip's peak rates that training achieves, with sources and dates.
 
-There is one TOML file per chip; `like = "h100"` uses the values of another chip. A chip without a
-file is estimated at its peak rates (`PEAK`). `bench/calibrate.py` fits the values on one half of
-the published runs and tests them on the other; no value is specific to a single model or run.
+`training.toml` has one value for all chips and frameworks, and factors for an architecture, a chip
+and a framework, all fitted together to the published runs by `bench/calibrate.py`. A chip without
+runs takes the values of its architecture, or of all chips. No value is specific to a model or run.
+The file of a chip has its values in serving.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +18,14 @@ from typing import Any
 
 from shardwise import units
 from shardwise.arrays import Num
+from shardwise.hardware import Chip
+from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 
 # dtype -> the next wider dtype, whose share is used if a chip's file has none for this dtype.
-WIDER = {"fp4": "fp8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16"}
+WIDER = {
+    "fp4": "fp8", "int4": "int8", "int8": "fp8", "fp8": "bf16", "fp16": "bf16", "tf32": "bf16",
+    "fp32": "bf16",
+}  # fmt: skip
 
 # Own runs say less of a step than their ratio: with n of them, others of the same model, chip and
 # source are predicted best by the ratio to the power n / (n + 0.7) (bench/own_runs.py).
@@ -30,14 +37,16 @@ class AchievedShares:
     """Shares of one chip's peak rates that programs of one kind achieve.
 
     Args:
-        name: the chip whose file holds the values, or "peak".
+        name: whose runs the values describe: a chip, an architecture, or a kind of chip; "peak" if
+            nobody's.
         as_of: date of the values.
         source: data to which the values were fitted.
         matmuls: dtype -> share of the dense peak that large matmuls achieve.
         attention: share of the 16-bit peak that tiled attention over whole sequences achieves.
         grouped: rate of the routed experts' matmuls relative to a plain matmul.
         spread: 80 % of the predictions for held-out measurements were within a factor of
-            1 + spread; 1 if no measurement was compared.
+            1 + spread; 1 if no measurement was compared. Without runs of the chip, of its
+            architecture or of the framework it is wider, as these were left out too.
     """
 
     name: str = "peak"
@@ -60,6 +69,8 @@ class Calibration(AchievedShares):
     """Shares of one chip's peak rates that training achieves, and its overheads.
 
     Args:
+        attention_backward: rate of tiled attention in the backward pass relative to the forward
+            pass, whose FLOPs already include the scores that it computes again.
         scan: share of the 16-bit peak that the matmuls of an SSM scan achieve, whose kernels wait
             for memory and for each other (PyTorch blog, Accelerating Mamba2 with Kernel Fusion);
             None to use `attention`.
@@ -68,19 +79,20 @@ class Calibration(AchievedShares):
         network: share of the link bandwidth that collectives achieve between nodes or slices.
         contention: compute time added by an overlapped collective, as a share of the collective's
             time: it uses SMs, HBM and power.
-        kernel_s: seconds to launch one kernel.
+        kernel_s: seconds between two kernels on the chip.
+        host_s: host seconds to launch the kernels of one layer in one phase; a phase takes no less.
         expert_s: host seconds to launch the matmul of one expert.
-        collective_s: seconds to start one collective.
     """
 
+    attention_backward: float = 1.0
     scan: Num = None
     hbm: float = 1.0
     links: float = 1.0
     network: float = 1.0
     contention: float = 0.0
     kernel_s: float = 0.0
+    host_s: Num = 0.0
     expert_s: float = 0.0
-    collective_s: float = 0.0
 
     @property
     def scan_share(self) -> Num:
@@ -99,8 +111,8 @@ class Calibration(AchievedShares):
             links=self.links / factor,
             network=self.network / factor,
             kernel_s=self.kernel_s * factor,
+            host_s=self.host_s * factor,
             expert_s=self.expert_s * factor,
-            collective_s=self.collective_s * factor,
         )
 
 
@@ -118,18 +130,102 @@ PEAK = Calibration()
 # Of a machine whose rates `hw measure` has found: `estimate.training.measured_rates` has its times.
 MEASURED = Calibration(name="hw measure")
 
+MATMUL_DTYPES = ("bf16", "fp8", "fp4")
+# Most that a fitted share can be: kernels reach no more.
+MAX_SHARE = 0.95
+SHARES = (*MATMUL_DTYPES, "attention", "attention_backward", "grouped", "hbm", "links", "network")
+GPU_ONLY = ("kernel_s", "host_s", "expert_s")  # XLA launches whole programs on TPUs
+KINDS = ("gpu", "tpu")  # kinds of chips with published runs
+
+
+def calibration(chip: Chip, framework: str = UNKNOWN_FRAMEWORK) -> Calibration:
+    """Calibration of a chip under a framework; `PEAK` if nothing is published of its kind.
+
+    Args:
+        chip: the chip; its power per FLOP matters if its architecture has no runs.
+        framework: one of `vocabulary.FRAMEWORKS`.
+    """
+    if chip.kind not in KINDS:
+        return PEAK
+    return _calibration(chip.name, chip.kind, power_per_flop(chip), framework)
+
+
+def power_per_flop(chip: Chip) -> float:
+    """Power per peak 16-bit FLOP/s, relative to an H100's; 1 if it is unknown.
+
+    Boards with more power for the same peak sustain a larger share of it. Beyond the chips that
+    have runs (B200 to A100), it is that of the nearest of them.
+    """
+    peaks = chip.peak_flops_per_s
+    peak = peaks.get("bf16") or peaks.get("fp16")
+    if not (chip.power_w and peak):
+        return 1.0
+    power = training_fit()["power"]
+    lowest, highest = power["range"]
+    ratio = chip.power_w / peak / power["watts_per_flop_s"]
+    return float(min(max(ratio, lowest), highest))
+
 
 @functools.cache
-def calibration(chip: str) -> Calibration:
-    """Calibration of a chip, or `PEAK` if it has no file."""
-    data = read_file(chip)
-    if "like" in data:
-        return calibration(data["like"])
-    data.pop("serving", None)  # see estimate.serving.efficiency
-    return Calibration(name=chip, **data) if data else PEAK
+def _calibration(chip: str, kind: str, power: float, framework: str) -> Calibration:
+    fit = training_fit()
+    architecture = architecture_of(chip)
+    values = {name: factor for name, (factor, _) in fit["all"].items()}
+    for name in MATMUL_DTYPES:
+        values[name] *= power ** fit["power"]["exponent"]
+    levels = (("architecture", architecture), ("chip", chip), ("framework", framework))
+    for level, member in levels:
+        for name, (factor, _) in fit[level].get(member, {}).items():
+            values[name] *= factor
+    for name in SHARES:
+        values[name] = min(values[name], MAX_SHARE)
+    for name in GPU_ONLY:
+        values[name] *= kind == "gpu"
+    return Calibration(
+        name=_name(fit, chip, architecture, kind),
+        as_of=fit["as_of"],
+        source=fit["source"],
+        matmuls={dtype: values.pop(dtype) for dtype in MATMUL_DTYPES},
+        spread=_spread(fit, chip, architecture, framework),
+        **values,
+    )
+
+
+def _name(fit: dict[str, Any], chip: str, architecture: str, kind: str) -> str:
+    """Whose runs the values are of: the chip's, its architecture's, or those of all its kind."""
+    if chip in fit["chip"]:
+        return chip
+    return architecture if architecture in fit["architecture"] else kind.upper()
+
+
+def _spread(fit: dict[str, Any], chip: str, architecture: str, framework: str) -> float:
+    """Factor less 1 that holds 80 % of the errors, of runs whose group was left out of the fit."""
+    spreads = fit["spread"]
+    logs = [math.log1p(spreads["group"])]
+    if framework not in fit["framework"]:
+        logs.append(math.log1p(spreads["framework"]))
+    if architecture not in fit["architecture"]:
+        logs.append(math.log1p(spreads["architecture"]))
+    elif chip not in fit["chip"]:
+        logs.append(math.log1p(spreads["chip"]))
+    return math.expm1(math.hypot(*logs))
+
+
+def architecture_of(chip: str) -> str:
+    """The architecture of a chip, by which chips share values; "" if it has no name here."""
+    for architecture, chips in training_fit()["chips"].items():
+        if chip in chips:
+            return str(architecture)
+    return ""
+
+
+@functools.cache
+def training_fit() -> dict[str, Any]:
+    """Content of `training.toml`."""
+    return tomllib.loads((files(__package__) / "training.toml").read_text(encoding="utf-8"))
 
 
 def read_file(chip: str) -> dict[str, Any]:
-    """Content of a chip's calibration file; empty if it has none."""
+    """Content of a chip's calibration file for serving; empty if it has none."""
     file = files(__package__) / f"{chip}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

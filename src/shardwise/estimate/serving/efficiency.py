@@ -7,9 +7,7 @@ them on the other; no value is specific to a single model or measurement.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.estimate.calibration import AchievedShares, read_file
 
@@ -45,8 +43,6 @@ MEASURED = "hw measure"  # name of the rates of a machine that it has measured
 def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
     """Efficiency of a chip, or of the reference chip of its kind; `AT_PEAK` if neither has values.
 
-    Matmuls, attention and links use the values of training unless `[serving]` overrides them.
-
     Args:
         chip: name of the chip.
         kind: "tpu", "gpu" or another kind of chip.
@@ -54,15 +50,7 @@ def serving_efficiency(chip: str, kind: str) -> ServingEfficiency:
     for name in (chip, REFERENCE_CHIPS.get(kind, "")):
         data = read_file(name)
         if "serving" in data:
-            return ServingEfficiency(name=name, **(_training_values(data) | data["serving"]))
+            return ServingEfficiency(name=name, **data["serving"])
         if "like" in data:
             return serving_efficiency(data["like"], kind)
     return AT_PEAK
-
-
-def _training_values(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Field of `ServingEfficiency` -> the value of training that applies to serving too."""
-    if "like" in data:
-        data = read_file(data["like"])
-    field_of_key = {"matmuls": "matmuls", "attention": "attention", "links": "network"}
-    return {field: data[key] for key, field in field_of_key.items() if key in data}

@@ -16,9 +16,11 @@ from shardwise.estimate.calibration import MEASURED, PEAK, Calibration
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
     EXPONENTIALS,
+    attention_depth_efficiency,
     clock_under_power_limit,
     depth_efficiency,
     head_dim_efficiency,
+    matrix_unit_efficiency,
     sm_count,
     sm_flops_per_clock,
     tile_efficiency,
@@ -27,20 +29,23 @@ from shardwise.estimate.kernels import (
 )
 from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.local_work import LocalWork, local_work
+from shardwise.estimate.training.matmul_kinds import (
+    is_attention,
+    is_core,
+    is_embedding_or_head,
+    is_scan,
+    score_bytes,
+)
 from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant
 from shardwise.hardware import Chip, catalog_chip, chip_names
 from shardwise.models import ModelConfig
-from shardwise.ops.program import Matmul, Step, Transfer
+from shardwise.ops.program import Matmul, Step
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
-EMBEDDING_AND_HEAD = ("embed", "unembed")
 # Reads and writes of unfused element-wise steps relative to fused ones: a norm or an activation
 # function consists of two or three operations.
 UNFUSED_RATIO = 2.5
-# Bytes of HBM traffic per score without flash attention: a 16-bit score passes through scale, mask,
-# softmax and dropout, whose mask is written too.
-SCORE_BYTES = 13.0
 # Side of a tile of masked attention, in tokens, by kind of chip: MaxText's sa_block_q and
 # sa_block_kv; FlashAttention-2 and -3.
 MASK_TILE = {"tpu": 512}
@@ -94,7 +99,7 @@ class Rates:
     @property
     def has_tiles(self) -> bool:
         """Whether the shape of a product counts, not only its FLOPs and bytes."""
-        return bool(self.n_sms) or self.measured
+        return bool(self.n_sms) or bool(self._matrix_unit) or self.measured
 
     @property
     def matmul_flops_per_s(self) -> float:
@@ -105,6 +110,13 @@ class Rates:
     def n_sms(self) -> float:
         """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
         return 0.0 if self.fusion.ideal else sm_count(self.chip)
+
+    @cached_property
+    def _matrix_unit(self) -> int:
+        """Side of the matrix unit of a TPU; 0 if it is unknown or at ideal fusion."""
+        if self.fusion.ideal or self.chip.kind != "tpu":
+            return 0
+        return max(self.chip.matrix_unit or (0,))
 
     @cached_property
     def clock_share(self) -> float:
@@ -120,16 +132,14 @@ class Rates:
     @property
     def mask_tile(self) -> int:
         """Side of a square tile of masked attention: keys, and queries, of one tile."""
-        return MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        return self.fusion.mask_tile or MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
 
     def dtype(self, matmul: Matmul) -> str:
         """Dtype of a matmul; attention, scans, embedding and head stay in 16 bits."""
         dtype = self.job.compute
         if units.bytes_per_element(dtype) < 2 and (is_core(matmul) or is_embedding_or_head(matmul)):
             dtype = "bf16"
-        if dtype == "bf16" and dtype not in self.chip.peak_flops_per_s:
-            return "fp16"
-        return dtype
+        return self._half_precision if dtype == "bf16" else dtype
 
     def matmul(
         self,
@@ -154,26 +164,25 @@ class Rates:
         dtype = self.dtype(matmul)
         flops = work.flops
         n_bytes = work.n_bytes
-        launch_s: Num = 0.0 if self.fusion.cuda_graphs else self.calibration.kernel_s
+        launched = 1.0 - self.fusion.captured  # share of the kernels that the host launches
+        launch_s: Num = launched * self.calibration.kernel_s
         if is_scan(matmul):
             achieved = self.calibration.scan_share
             flops = flops * self._scan_flops_ratio(matmul)
         elif is_attention(matmul):
-            achieved = self._attention_share(config)
+            achieved = self._attention_share(config) * self._attention_depth(matmul, config)
+            if matmul.phase == "backward" and self.fusion.flash:
+                achieved = achieved * self.calibration.attention_backward
             flops = flops * self._score_flops_ratio(matmul)
             if not self.fusion.flash:
-                n_bytes = n_bytes + matmul.count * _score_bytes(matmul, layout.sizes)
+                n_bytes = n_bytes + matmul.count * score_bytes(matmul, layout.sizes)
         else:
             achieved = self.calibration.matmul(dtype)
             if work.tiles:
-                rows, columns, depth = work.tiles
-                achieved = achieved * (
-                    tile_efficiency(rows, columns, self.n_sms, work.experts)
-                    * depth_efficiency(depth, sm_flops_per_clock(self.chip, dtype))
-                )
+                achieved = achieved * self._tile_efficiency(work, dtype)
             if matmul.program.einsum.chosen:
                 achieved = achieved * self.calibration.grouped
-                if not self.fusion.cuda_graphs:
+                if self.fusion.captured < 1:
                     launch_s = launch_s + work.experts * self.calibration.expert_s
         return PricedItem(
             name=matmul.name,
@@ -187,6 +196,14 @@ class Rates:
             bytes_per_s=self.hbm_bytes_per_s,
             occurrence_s=launch_s,
         )
+
+    def _tile_efficiency(self, work: LocalWork, dtype: str) -> Num:
+        """Rate of a matmul of these sizes relative to that of a large one."""
+        rows, columns, depth = work.tiles or (1.0, 1.0, 1.0)
+        if not self.n_sms:
+            return matrix_unit_efficiency(columns, depth, self._matrix_unit)
+        tiles = tile_efficiency(rows, columns, self.n_sms, work.experts)
+        return tiles * depth_efficiency(depth, sm_flops_per_clock(self.chip, dtype))
 
     def _measured_matmul(
         self,
@@ -255,12 +272,10 @@ class Rates:
         if self.fusion.ideal:
             return share
         if self.chip.kind == "tpu":
-            side = max(self.chip.matrix_unit or (1,))
-            return share * min(1.0, config.d_head / side)
+            return share * min(1.0, config.d_head / (self._matrix_unit or 1))
         if not (self.n_sms and self.fusion.flash):
             return share
-        half_precision_dtype = "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
-        flops_per_clock = sm_flops_per_clock(self.chip, half_precision_dtype)
+        flops_per_clock = sm_flops_per_clock(self.chip, self._half_precision)
         speedup = 1.0
         if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             speedup = self.chip.peak("fp8") / self.chip.peak("bf16")
@@ -279,11 +294,28 @@ class Rates:
             repeats *= DOCUMENT_KEYS / self.job.seq
         if not self.fusion.flash:
             return repeats / float(matmul.share)
+        return repeats * self._visited_keys(matmul) / (float(matmul.share) * self.job.seq)
+
+    def _visited_keys(self, matmul: Matmul) -> float:
+        """Mean number of keys per query that tiled attention computes, masked ones included."""
         seq = self.job.seq
         visible = float(matmul.share) * seq
         edges = 1 if 2 * visible >= seq else 2
-        computed = min(float(tiled_keys(visible, edges, self.mask_tile)), float(seq))
-        return repeats * computed / visible
+        return min(float(tiled_keys(visible, edges, self.mask_tile)), float(seq))
+
+    def _attention_depth(self, matmul: Matmul, config: ModelConfig) -> float:
+        """Efficiency of tiled attention on a GPU, whose tiles have a start and an end."""
+        if not (self.n_sms and self.fusion.flash):
+            return 1.0
+        keys = DOCUMENT_KEYS if self.variant.packed else self._visited_keys(matmul)
+        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
+        flops_per_clock = sm_flops_per_clock(self.chip, self._half_precision)
+        return float(attention_depth_efficiency(keys, config.d_head, flops_per_clock, exponentials))
+
+    @property
+    def _half_precision(self) -> str:
+        """The dtype of 16 bits that the chip multiplies."""
+        return "bf16" if "bf16" in self.chip.peak_flops_per_s else "fp16"
 
     def computed_flops(self, matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
         """FLOPs of all occurrences of a matmul, including those that kernels compute in excess.
@@ -366,34 +398,3 @@ class Rates:
     def _memory_work(self, name: str, phase: str, n_bytes: Num) -> PricedItem:
         """An item for work that only reads and writes HBM."""
         return PricedItem(name=name, phase=phase, n_bytes=n_bytes, bytes_per_s=self.hbm_bytes_per_s)
-
-
-def is_core(matmul: Matmul) -> bool:
-    """Whether a matmul is inside a kernel for attention or for a scan, which stays in 16 bits."""
-    return matmul.term.block == "core"
-
-
-def is_attention(matmul: Matmul) -> bool:
-    """Whether a matmul computes attention scores, or their product with the values."""
-    return is_core(matmul) and matmul.term.module == "attn"
-
-
-def is_scan(matmul: Matmul) -> bool:
-    """Whether a matmul belongs to the scan of a Mamba block."""
-    return is_core(matmul) and matmul.term.module == "mamba"
-
-
-def is_embedding_or_head(work: Matmul | Transfer | None) -> bool:
-    """Whether a matmul or collective belongs to embedding or unembedding; False for None."""
-    return work is not None and work.term.module in EMBEDDING_AND_HEAD
-
-
-def _score_bytes(matmul: Matmul, mesh: Mapping[str, Num]) -> Num:
-    """Bytes of HBM traffic of the scores around one matmul without flash attention.
-
-    The scores are written, masked, normalized, dropped out and read between two matmuls; half of
-    the bytes are attributed to each.
-    """
-    local = matmul.program.local
-    scores = next(a for a in (*local.inputs, local.output) if a.name in ("s", "ds"))
-    return scores.local_elements(matmul.sizes, mesh) * SCORE_BYTES / 2

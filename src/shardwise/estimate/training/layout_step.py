@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.collective_cost import CollectiveCost
-from shardwise.estimate.training.chip_rates import Rates, is_embedding_or_head
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.local_work import LocalWork
+from shardwise.estimate.training.matmul_kinds import is_embedding_or_head
 from shardwise.estimate.training.microbatch import MicrobatchTime, microbatch_time
 from shardwise.estimate.training.priced_layout import PricedLayout, WorkKey
 from shardwise.estimate.training.run_variant import IDEAL, PLAIN_RUN, FusionProfile, RunVariant

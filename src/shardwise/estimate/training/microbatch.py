@@ -7,35 +7,29 @@ share of the layers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shardwise.arrays import Num, minimum
-from shardwise.estimate.elementwise import elementwise_widths
+from shardwise.arrays import Num, maximum
+from shardwise.estimate.elementwise import BACKWARD_ELEMENTWISE, elementwise_widths
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
 from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.chip_rates import (
     ELEMENTWISE,
     Rates,
-    is_attention,
-    is_embedding_or_head,
 )
 from shardwise.estimate.training.extra_traffic import DISPATCH, extra_traffic, occurrences
 from shardwise.estimate.training.local_work import element_bytes
-from shardwise.estimate.training.memory.activations import layer_activations
-from shardwise.estimate.training.memory.framework import DEFAULT_FRAMEWORK
-from shardwise.estimate.training.memory.local_elements import LocalElements
-from shardwise.estimate.training.memory.parameters import mesh_with_experts
+from shardwise.estimate.training.matmul_kinds import is_attention, is_embedding_or_head
+from shardwise.estimate.training.offload import offload
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.ring_merge import ring_merges
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts
 
-# Bytes of element-wise steps in the backward pass, relative to those in the forward pass.
-BACKWARD_ELEMENTWISE = 2.0
 # Matmul -> its part in `strategy.layout.PARTS`, for matmuls whose part has another name.
 PART_OF_PRODUCT = {
     "scores": "attention",
@@ -67,6 +61,7 @@ class MicrobatchTime:
         part_traffic: part of a layer -> mesh role -> seconds of collectives that remat of that part
             runs a second time.
         offload: seconds to copy the saved activations of all layers to host memory and back.
+        ring_merges: phase -> seconds to merge the outputs of a ring's steps.
         matmuls: (layer group, name of a matmul) -> seconds of its occurrences in one phase.
     """
 
@@ -79,6 +74,7 @@ class MicrobatchTime:
     outer_traffic: Mapping[str, Num] = field(default_factory=dict)
     part_traffic: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
     offload: Num = 0.0
+    ring_merges: Mapping[str, Num] = field(default_factory=dict)
     matmuls: Mapping[tuple[int, str], Num] = field(default_factory=dict)
 
     def take(self, rows: Num) -> MicrobatchTime:
@@ -123,6 +119,7 @@ def microbatch_time(
         outer_traffic=outer_traffic,
         part_traffic=part_traffic,
         offload=sum(item.seconds for item in offload(priced, program)),
+        ring_merges={item.phase: item.seconds for item in ring_merges(priced)},
     )
 
 
@@ -164,6 +161,8 @@ def compute_time(
             attention = attention + seconds
     for item in _elementwise(priced):
         add(item.phase, item.part, item.seconds)
+    for item in _waits_for_host(priced, layers):
+        layers[item.phase] = layers[item.phase] + item.seconds
     return MicrobatchTime(
         layers=layers,
         parts=parts,
@@ -176,10 +175,40 @@ def compute_time(
 
 def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """Items for all work on one chip for one microbatch, except collectives and offload."""
+    layers: dict[str, Num] = {}
+    for item in _chip_work(priced, program):
+        yield item
+        if not is_embedding_or_head(item.work):
+            layers[item.phase] = layers.get(item.phase, 0.0) + item.seconds
+    yield from _waits_for_host(priced, layers)
+    yield from ring_merges(priced)
+
+
+def _chip_work(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
+    """Items for the work that does not wait for the host."""
     yield from _casts_and_adds(priced, program)
     for matmul in program.matmuls:
         yield _priced_matmul(priced, program, matmul)
     yield from _elementwise(priced)
+
+
+def _waits_for_host(priced: PricedLayout, layers: Mapping[str, Num]) -> Iterator[PricedItem]:
+    """Items for the time in which a chip waits for the host to launch its kernels.
+
+    The host runs ahead of the chip: it delays a phase only if it takes longer than the chip.
+
+    Args:
+        layers: phase -> seconds of the chip's work in all layers.
+    """
+    rates = priced.rates
+    if rates.fusion.ideal or rates.measured:
+        return
+    launched = 1.0 - rates.fusion.captured
+    host_s = launched * priced.config.n_layers * rates.calibration.host_s
+    for phase, seconds in layers.items():
+        if phase == "remat" and not priced.layout.full_remat:
+            continue
+        yield PricedItem(name="host", phase=phase, occurrence_s=maximum(host_s - seconds, 0.0))
 
 
 def _casts_and_adds(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
@@ -322,48 +351,3 @@ def _joined_bytes(transfer: Transfer, weights: frozenset[str], priced: PricedLay
         bytes_per_element = priced.job.reduce_bytes
     n_bytes = transfer.elements(priced.mesh) * bytes_per_element
     return n_bytes / priced.mesh["expert"] if is_routed(array) else n_bytes
-
-
-def offload(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
-    """Item for copies of all layers' saved activations to host memory and back over PCIe.
-
-    They take no time if the chip's file does not state the bandwidth of PCIe.
-    """
-    if "activations" in priced.layout.offload:
-        count = 2 * priced.config.n_layers
-        n_bytes = _offloaded_bytes(priced, program)
-        yield PricedItem(
-            name="activations.offload",
-            phase="forward",
-            role="host",
-            kind="permute",
-            description="kept activations",
-            count=count,
-            joined_bytes=n_bytes / count,
-            n_bytes=n_bytes,
-            bytes_per_s=priced.rates.chip.pcie_bytes_per_s_per_chip or math.inf,
-        )
-
-
-def offload_share(priced: PricedLayout) -> Num:
-    """Fraction of a stage's layers whose saved activations are offloaded."""
-    if not priced.layout.offload_layers:
-        return 1.0
-    return minimum(1.0, priced.layout.offload_layers / priced.stage.held)
-
-
-def _offloaded_bytes(priced: PricedLayout, program: Step) -> Num:
-    """Bytes that all layers copy to host memory and back for one microbatch."""
-    config = priced.config
-    job = priced.job
-    mesh = mesh_with_experts(priced.layout, priced.mesh)
-    sizes = {name: program.logits.sizes[name] for name in "BT"}
-    local = LocalElements(mesh, {**sizes, "tensor": mesh["tensor"]})
-    on_chip = replace(priced.layout, offload=(), offload_layers=None)
-    layers = layer_activations(
-        config, job, program, on_chip, local, config.n_layers, DEFAULT_FRAMEWORK
-    )
-    elements: Num = 0
-    for group, layer in zip(config.groups, layers, strict=True):
-        elements = elements + group.count * layer.saved
-    return 2 * elements * job.activation_bytes

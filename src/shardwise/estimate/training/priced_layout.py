@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwise.arrays import Num, where
+from shardwise.arrays import Num
+from shardwise.estimate import nccl
 from shardwise.estimate.collective_cost import CollectiveCost, Kind
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
@@ -105,4 +106,6 @@ class PricedLayout:
                 return measured_rates.collective_s(self.rates.chip, name, members, joined_bytes)
         price = self.costs.price(kind, axes)
         transfer_s = price.time_s(joined_bytes, calibration.links, calibration.network)
-        return transfer_s + where(shards(axes, self.mesh) > 1, calibration.collective_s, 0.0)
+        if self.rates.fusion.ideal or self.rates.chip.kind != "gpu":
+            return transfer_s
+        return nccl.time_s(kind, price, transfer_s)

@@ -13,6 +13,8 @@ class FusionProfile:
         flash: whether attention is tiled; otherwise masked scores are computed too and all scores
             go through HBM.
         warp_attention: whether attention kernels are written for Ampere (FlashAttention-2).
+        mask_tile: side of the square tiles of masked attention, in tokens; None for the default of
+            the kind of chip.
         narrow_attention: whether attention computes in 8 bits if the job computes in 8 bits or
             fewer.
         fused: whether element-wise steps are fused into kernels that read and write HBM once;
@@ -20,8 +22,8 @@ class FusionProfile:
         fused_gradient_add: whether matmuls of weight gradients add to the sum over microbatches,
             without another kernel.
         backward_prefetch: whether sharded weights are prefetched in the backward pass too.
-        cuda_graphs: whether a CUDA graph holds the whole step, so that the host launches no
-            kernels.
+        captured: share of a layer's kernels in CUDA graphs, which the host does not launch one by
+            one; 1 if a graph holds the whole step.
         send_once: whether a token is sent once to each chip and node that has its experts, rather
             than once to each expert.
         ideal: whether only matmuls and collectives count: element-wise steps take no time, and the
@@ -30,11 +32,12 @@ class FusionProfile:
 
     flash: bool = True
     warp_attention: bool = False
+    mask_tile: int | None = None
     narrow_attention: bool = False
     fused: bool = True
     fused_gradient_add: bool = True
     backward_prefetch: bool = True
-    cuda_graphs: bool = False
+    captured: float = 0.0
     send_once: bool = False
     ideal: bool = False
 

@@ -16,7 +16,8 @@ from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.training import overlap
 from shardwise.estimate.training.extra_traffic import DISPATCH, between_stages
 from shardwise.estimate.training.gradient_sync import SyncTime, sync_time, update_s
-from shardwise.estimate.training.microbatch import MicrobatchTime, offload_share, recomputed_parts
+from shardwise.estimate.training.microbatch import MicrobatchTime, recomputed_parts
+from shardwise.estimate.training.offload import offload_share
 from shardwise.estimate.training.overlap import Overlap
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.strategy.schedules import Times, find
@@ -95,8 +96,9 @@ def step_time(
     layout = priced.layout
     m = layout.n_microbatches
     stage_share = priced.stage.share
-    forward = microbatch.layers["forward"] * stage_share
-    backward = microbatch.layers["backward"] * stage_share
+    merges = microbatch.ring_merges
+    forward = (microbatch.layers["forward"] + merges.get("forward", 0.0)) * stage_share
+    backward = (microbatch.layers["backward"] + merges.get("backward", 0.0)) * stage_share
     recompute = _recompute(priced, microbatch) * stage_share
     layers = forward + backward + recompute
     traffic = _traffic(priced, microbatch)
@@ -122,11 +124,12 @@ def step_time(
         # the matmul of the gradient of the same input (arXiv 2205.05198, section 4.2.2).
         gathers = _recomputed_traffic(priced, microbatch, "norms")
         traffic["tensor"] = traffic["tensor"] + gathers.get("tensor", 0.0)
-    # An overlapped collective slows the compute by this share of its time.
+    # An overlapped collective slows compute by this share of its time, a copy to the host does not.
     contention = priced.rates.calibration.contention
     comm_s = {}
     for role, seconds in exposed.items():
-        comm_s[role] = seconds + contention * (traffic[role] - seconds)
+        hidden = 0.0 if role == "host" else traffic[role] - seconds
+        comm_s[role] = seconds + contention * hidden
     return StepTime(
         compute_s=m * layers,
         head_s=head,
@@ -139,7 +142,7 @@ def step_time(
 
 def _recompute(priced: PricedLayout, microbatch: MicrobatchTime) -> Num:
     """Seconds of compute in all layers that remat runs a second time for one microbatch."""
-    seconds = microbatch.layers["remat"]
+    seconds = microbatch.layers["remat"] + microbatch.ring_merges.get("remat", 0.0)
     for part in recomputed_parts(priced.layout):
         seconds = seconds + microbatch.parts.get(part, 0.0)
     return seconds * priced.remat_share
@@ -173,7 +176,7 @@ def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]
             traffic[role] = traffic.get(role, 0.0) + seconds
     if layout.is_pipelined:
         traffic["pipe"] = m * sum(item.seconds for item in between_stages(priced))
-    if "activations" in layout.offload:
+    if layout.offloads_activations:
         traffic["host"] = m * microbatch.offload * stage_share * offload_share(priced)
     return traffic
 

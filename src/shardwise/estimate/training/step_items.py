@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.training.chip_rates import is_embedding_or_head
 from shardwise.estimate.training.extra_traffic import between_stages, extra_traffic
 from shardwise.estimate.training.gradient_sync import sync_items, update
+from shardwise.estimate.training.matmul_kinds import is_embedding_or_head
 from shardwise.estimate.training.microbatch import (
     compute,
     derived_traffic,
-    offload,
-    offload_share,
     recomputed_parts,
 )
+from shardwise.estimate.training.offload import offload, offload_share
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.ops.program import Step
 

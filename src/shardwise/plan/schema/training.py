@@ -32,6 +32,7 @@ class PlannedWork:
 
     Args:
         remat: the requested policy; "auto" if the search chose it.
+        framework: the requested framework; "" if none was named.
     """
 
     kind: Literal["train"]
@@ -41,6 +42,7 @@ class PlannedWork:
     tokens_per_step: int
     optimizer: str
     remat: str = "auto"
+    framework: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +247,7 @@ class Plan(PlanDocument):
             tokens=work.tokens,
             optimizer=work.optimizer,
             remat=work.remat,
+            framework=work.framework,
             overlap=tuple(word for word in strategy.overlap if word in OPTIONAL_OVERLAPS),
             offload=tuple(word for word in strategy.offload if word in OPTIONAL_OFFLOADS),
             **dtypes,

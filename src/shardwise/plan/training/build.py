@@ -7,8 +7,8 @@ from typing import Any
 
 from shardwise.errors import NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System
@@ -73,7 +73,7 @@ def search(
     _check_arguments(model, system, job)
     choices = read_fixed(fixed, most, any_layout=any_layout)
     raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
-    rates = rates_of(system, peak=peak)
+    rates = rates_of(system, job, peak=peak)
     try:
         ranking = rank.rank(model, system, job, rates, choices, keep=max(n, rank.RANKED))
     except NoStrategy:
@@ -117,7 +117,7 @@ def evaluate(
     mesh = split.mesh if isinstance(split, Layout) else split
     choices = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
-    rates = rates_of(system, peak=peak)
+    rates = rates_of(system, job, peak=peak)
     if isinstance(split, Mesh):
         try:
             candidates = rank.rank(model, system, job, rates, choices, keep=1).candidates
@@ -176,6 +176,7 @@ def _record_plan(
             tokens_per_step=job.tokens_per_step,
             optimizer=job.optimizer,
             remat=job.remat,
+            framework=job.framework,
         ),
         strategy=training.PlannedStrategy(
             mesh=sizes,
@@ -206,7 +207,7 @@ def _next_placement(
     steps = []
     for placement in place(system, chosen.mesh.sizes, best=True):
         step = LayoutStep(model, system, job, chosen.layout, placement)
-        step_s = float(step.time(rates, FusionProfile()).step_s)
+        step_s = float(step.time(rates, profile_of(job, system.chip)).step_s)
         if step_s > (1 + SAME_TIME) * float(chosen.time.step_s):
             steps.append((step_s, describe_links(placement, chosen.mesh.sizes)))
     if not steps:

@@ -151,7 +151,7 @@ class _Search:
         return self.rows[system.name]
 
     def _best(self, system: System) -> TrainingMachine | None:
-        rates = rates_of(system, peak=self.peak)
+        rates = rates_of(system, self.job, peak=self.peak)
         try:
             best = rank.rank(self.model, system, self.job, rates, keep=1).candidates[0]
         except ShardwiseError:

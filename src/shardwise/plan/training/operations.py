@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.training.chip_rates import is_embedding_or_head
+from shardwise.estimate.training.matmul_kinds import is_embedding_or_head
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step_items import step_items

@@ -82,7 +82,7 @@ def memory_front(
     Arguments and errors are those of `shardwise.plan.api.plan`.
     """
     choices = read_fixed(fixed, most, any_layout=any_layout)
-    rates = rates_of(system, peak=peak)
+    rates = rates_of(system, job, peak=peak)
     try:
         ranking = rank.rank(model, system, job, rates, choices, front=True)
     except NoStrategy:

@@ -43,6 +43,6 @@ def rebuild(plan: Plan) -> Case:
         job=job,
         layout=layout,
         placement=placement,
-        cal=rates_of(system, peak=plan.estimate.rates.name == PEAK.name),
+        cal=rates_of(system, job, peak=plan.estimate.rates.name == PEAK.name),
         fixed=fixed_of(strategy.fixed, strategy.most, any_layout=strategy.any_layout),
     )

@@ -176,7 +176,9 @@ def _source(plan: Plan) -> str:
         return "peak rates"
     if rates.name == MEASURED.name:
         return f"rates of {rates.name}"
-    return f"rates of {rates.name} runs, {rates.as_of}"
+    framework = plan.workload.framework
+    under = f" under {framework}" if framework else ""
+    return f"rates of {rates.name} runs{under}, {rates.as_of}"
 
 
 def _run(run_s: float | None, chip_hours: float | None, usd: float | None) -> str:

@@ -239,8 +239,8 @@ class Block:
     def microbatch(self, form: Form) -> MicrobatchTime:
         """Time of one microbatch of each cell, evaluated once for forms that share it."""
         remat = str(form.full_remat)
-        if "activations" in form.offload:
-            remat = form.policy
+        if form.offloads_activations:
+            remat = f"{form.policy} {form.offload}"
         key = (form.context_kind, remat, form.expert_tensor)
         if key not in self._microbatches:
             time = self._inherited_time(form, key)

@@ -8,8 +8,9 @@ from typing import Any
 
 from shardwise.errors import BadInput
 from shardwise.estimate.calibration import PEAK
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
-from shardwise.estimate.training.run_variant import IDEAL, FusionProfile
+from shardwise.estimate.training.run_variant import IDEAL
 from shardwise.estimate.training.step import StepTime, step_time
 from shardwise.hardware.scale import scaled
 from shardwise.search.training.problem import Case
@@ -106,7 +107,7 @@ class Probe:
             return None
         key = ("time", case.layout, factor, peak)
         if key not in self.cache:
-            rates = (PEAK, IDEAL) if peak else (case.cal, FusionProfile())
+            rates = (PEAK, IDEAL) if peak else (case.cal, profile_of(case.job, case.system.chip))
             same_compute = None
             if self.affected == TRAFFIC:
                 same_compute = self.cache.get(("microbatch", case.layout, peak))

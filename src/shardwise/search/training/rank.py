@@ -11,11 +11,11 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.priced_layout import PricedLayout
-from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import StepTime
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
@@ -111,18 +111,19 @@ def evaluate(
     placement: Placement | None = None,
 ) -> Candidate:
     """Evaluate one strategy, on the given placement or on its fastest one."""
+    profile = profile_of(job, system.chip)
     if placement:
         step = LayoutStep(config, system, job, layout, placement)
     else:
         options = place(system, layout.sizes, best=True)
         steps = [LayoutStep(config, system, job, layout, option) for option in options]
-        step = min(steps, key=lambda step: float(step.time(cal, FusionProfile()).step_s))
+        step = min(steps, key=lambda step: float(step.time(cal, profile).step_s))
     return Candidate(
         layout=layout,
         placement=step.placement,
         program=step.program,
         peak=step.priced(),
-        time=step.time(cal, FusionProfile()),
+        time=step.time(cal, profile),
         roofline=step.time(),
         memory=memory_of(step),
     )
@@ -296,7 +297,7 @@ def _blocks(
     all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
+    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))
     roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
     for group, rows in groups(all_cells, job.seq):
         key = (group.weights_sharded, group.sequence_parallel)

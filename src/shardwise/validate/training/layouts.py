@@ -26,6 +26,10 @@ _OVERLAPS = {
     "moe_a2a_overlap": "expert_all_to_all",
 }
 
+# Frameworks whose context parallelism is a ring: `cp_comm_type` is "p2p" in Megatron Core. FSDP2's
+# and MaxText's gather keys and values.
+RING_CONTEXT = ("megatron",)
+
 # Sources whose recipes do not shard single experts: they set expert_tensor_parallel_size to 1.
 _UNSHARDED_EXPERTS = ("NVIDIA-NeMo/Megatron-Bridge",)
 
@@ -105,6 +109,7 @@ def layout_of(
         n_microbatches=n_microbatches,
         schedule=schedule,
         virtual=virtual if schedule == "interleaved" else 1,
+        context_kind="ring" if origin.framework in RING_CONTEXT else "gather",
         remat_layers=remat.remat_layers,
         recomputed=remat.recomputed,
         sequence_parallel=_sequence_parallel(parallelism, origin, tensor, assumed),

@@ -36,8 +36,8 @@ from shardwise.ops.program import training_step
 from shardwise.strategy.layout import Layout, data_shards, table
 from shardwise.validate.records.files import SkippedRecord
 from shardwise.validate.records.scoring import is_calibration_group
-from shardwise.validate.training.predict import has_flash
 from shardwise.validate.training.runs import Run
+from shardwise.validate.training.software import has_flash
 from shardwise.workload import Train
 
 BLOOM = "bigscience-workshop/bigscience"
@@ -174,8 +174,8 @@ def _with_documented_settings(run: Run) -> tuple[Layout, Train]:
     """Return layout and job of a run, with settings that other documents of the source state.
 
     - nanotron: `scripts/scaling_benchmarks.py` uses sequence parallelism (REDUCE_SCATTER);
-    - ml-engineering: benchmark.py offloads the optimizer, and with it DeepSpeed's gradients, but
-      not activation checkpoints (`gradient_checkpointing_enable` keeps them on the chip);
+    - ml-engineering: Liger kernels compute the loss in chunks whose logits are as large as the
+      inputs;
     - BLOOM: DeepSpeed's bf16 optimizer accumulates gradients in fp32, its fp16 optimizer does not.
     """
     layout = run.layout
@@ -183,9 +183,8 @@ def _with_documented_settings(run: Run) -> tuple[Layout, Train]:
     if run.source == NANOTRON and layout.mesh.tensor > 1:
         layout = replace(layout, sequence_parallel=True)
     if run.source == ML_ENGINEERING:
-        # Liger kernels compute the loss in chunks whose logits are as large as the inputs.
         n_chunks = -(-run.config.vocab // run.config.d_model)
-        layout = replace(layout, offload=("gradients", "optimizer"), loss_chunks=n_chunks)
+        layout = replace(layout, loss_chunks=n_chunks)
     if run.source == BLOOM and job.compute == "bf16":
         job = replace(job, gradients="fp32")
     return layout, job

@@ -100,7 +100,9 @@ def remat_of(
         assumed["remat"] = f"no part of a layer is known for {', '.join(unknown)}"
     offload = list(remat.offload)
     if recompute.flag("cpu_offload"):
-        offload.append("layer_input")
+        # ml-engineering's benchmark.py offloads the optimizer, and with it DeepSpeed's gradients;
+        # `gradient_checkpointing_enable` keeps activation checkpoints on the chip.
+        offload += ["gradients", "optimizer"]
     offload_layers = record.section("overlap").optional_integer("cpu_offloading_layers")
     if offload_layers:
         offload.append("activations")

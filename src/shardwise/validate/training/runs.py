@@ -23,6 +23,7 @@ from shardwise.validate.training.remat import remat_of
 from shardwise.validate.training.vtrain import as_record, is_vtrain
 from shardwise.workload import Train
 
+FULL_GRAPH = "full_iteration"
 BUNDLED = ("published.json", "vtrain.json")
 
 
@@ -39,7 +40,7 @@ class Run(PublishedRun):
         capacity_factor: Capacity factor of the experts; None if they drop no tokens.
         packed: Whether sequences are packed documents, with attention within each document.
         narrow_attention: Whether attention matmuls are in fp8 (fp8_dot_product_attention).
-        graphs: Whether the whole step is one CUDA graph, so that the host launches no kernels.
+        captured: Share of a layer's kernels in CUDA graphs, which the host does not launch.
         compiled: Whether torch.compile fuses element-wise operations.
         dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if unknown.
         job: Batch, sequence length and dtypes.
@@ -55,7 +56,7 @@ class Run(PublishedRun):
     capacity_factor: float | None = None
     packed: bool = False
     narrow_attention: bool = False
-    graphs: bool = False
+    captured: float = 0.0
     compiled: bool = False
     dispatcher: str = ""
     job: Train
@@ -132,7 +133,7 @@ def _to_run(data: dict[str, Any]) -> Run:
         capacity_factor=model.optional_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
         narrow_attention=overlap.flag("fp8_attention"),
-        graphs=overlap.text("cuda_graph", "") == "full_iteration",
+        captured=captured_share(overlap),
         compiled=overlap.flag("torch_compile"),
         dispatcher=dispatcher_of(record),
         system=system,
@@ -151,6 +152,22 @@ def _to_run(data: dict[str, Any]) -> Run:
         flags=record.texts("flags"),
         notes=record.text("notes", ""),
     )
+
+
+def captured_share(overlap: JsonReader) -> float:
+    """Share of a layer's kernels that CUDA graphs hold, from the record's `overlap`.
+
+    A record names what captures, and which modules: attention (or Mamba) and the FFN have about as
+    many kernels; those of a router are few. Without modules, a graph holds whole layers.
+    """
+    if overlap.text("cuda_graph", "none") == "none":
+        return 0.0
+    scope = overlap.data.get("cuda_graph_scope") or FULL_GRAPH
+    if FULL_GRAPH in (overlap.data["cuda_graph"], scope):
+        return 1.0
+    modules = {scope} if isinstance(scope, str) else {*scope}
+    halves = (modules & {"attn", "mamba"}, modules & {"mlp", "moe"})
+    return sum(bool(half) for half in halves) / len(halves)
 
 
 def _texts(section: JsonReader) -> dict[str, str]:

@@ -41,6 +41,22 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Statistics of the errors of rows when rates are fitted without the group of each.
+
+    Args:
+        interval_coverage: share of the rows whose measured time is within the spread.
+    """
+
+    n: int
+    median_abs_err: float
+    mean_abs_err: float
+    p90_abs_err: float
+    bias: float
+    interval_coverage: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overall:
     """Statistics of the errors of all scored rows, and of the predicted order of layouts.
 
@@ -54,6 +70,8 @@ class Overall:
         regret: measured time of the layout with the best prediction over that of the best layout,
             minus 1; mean over all jobs with several layouts, None if there are none.
         interval_coverage: share of the rows whose measured time is between `lower` and `upper`.
+        left_out: the same with rates fitted without the group of each row; None if no row was
+            fitted.
     """
 
     n: int
@@ -65,6 +83,7 @@ class Overall:
     order_right: float | None
     regret: float | None
     interval_coverage: float
+    left_out: LeftOut | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +145,29 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
         order_right=order_right,
         regret=regret,
         interval_coverage=inside / len(counted),
+        left_out=_left_out(counted),
     )
     sources = [errors(source, source_rows) for source, source_rows in by_source.items()]
     sources.sort(key=lambda source: -source.n)
     return Validation(
         overall=overall, sources=tuple(sources), rows=tuple(rows), memory=check_memory(runs)
+    )
+
+
+def _left_out(rows: Sequence[Prediction]) -> LeftOut | None:
+    """Return `Overall.left_out`."""
+    fitted = [row for row in rows if row.left_out_err is not None]
+    if not fitted:
+        return None
+    left_out_errs = [row.left_out_err or 0.0 for row in fitted]
+    widths = [row.upper / row.predicted for row in fitted]
+    inside = sum(
+        1 / width <= 1 + err <= width for err, width in zip(left_out_errs, widths, strict=True)
+    )
+    return LeftOut(
+        n=len(fitted),
+        interval_coverage=inside / len(fitted),
+        **error_statistics(left_out_errs),
     )
 
 

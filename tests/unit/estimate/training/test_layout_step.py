@@ -66,10 +66,11 @@ def test_stages_share_the_layers() -> None:
 
 
 def test_zero_sums_what_it_does_not_shard() -> None:
-    found = {z: step(Mesh(data=16), zero=z).traffic_s["data"] for z in (0, 1)}
+    # At ideal rates, without the time that collectives take to start.
+    found = {z: step(Mesh(data=16), zero=z, fusion=IDEAL).traffic_s["data"] for z in (0, 1)}
     # Gradients are scattered in 32 bits, weights gathered in 16: three quarters of the AllReduce.
     assert found[1] == pytest.approx(0.75 * found[0], rel=1e-12)
-    three = step(Mesh(fsdp=16), zero=3)
+    three = step(Mesh(fsdp=16), zero=3, fusion=IDEAL)
     assert three.traffic_s["data"] == 0.0
     assert three.traffic_s["fsdp"] > found[1]  # weights are gathered for every microbatch
 
@@ -93,8 +94,9 @@ def test_experts_exchange_tokens_and_need_no_sums_among_themselves() -> None:
 
 def test_sequence_parallelism_moves_as_much_and_saves_element_wise_work() -> None:
     mesh = Mesh(data=4, tensor=4)
+    ideal = [step(mesh, sequence_parallel=split, fusion=IDEAL) for split in (False, True)]
+    assert ideal[1].traffic_s["tensor"] == pytest.approx(ideal[0].traffic_s["tensor"], rel=0.05)
     plain, split = step(mesh), step(mesh, sequence_parallel=True)
-    assert split.traffic_s["tensor"] == pytest.approx(plain.traffic_s["tensor"], rel=0.05)
     assert split.compute_s < plain.compute_s
 
 
@@ -117,7 +119,7 @@ def test_overlap_hides_and_never_adds(mesh: Mesh, given: dict[str, object]) -> N
 @pytest.mark.parametrize("name", ["hbm", "network", "attention", "grouped"])
 def test_a_better_share_never_slows_a_step(name: str) -> None:
     mesh, given = Mesh(data=2, tensor=2, expert=4), {"config": MIXTRAL, "zero": 1}
-    cal = calibration("h100")
+    cal = calibration(catalog_chip("h100"))
     better = dataclasses.replace(cal, **{name: 1.0})
     assert step(mesh, cal=better, **given).step_s <= step(mesh, cal=cal, **given).step_s
 
@@ -139,15 +141,10 @@ def test_rules_of_layouts() -> None:
 
 @pytest.mark.parametrize("name", chip_names())
 def test_calibrations_are_shares_with_a_source(name: str) -> None:
-    found = calibration(name)
+    found = calibration(catalog_chip(name))
     shares = [*found.matmuls.values(), found.attention, found.grouped, found.hbm, found.network]
     assert all(0 < share <= 1 for share in shares)
     assert found is PEAK or (found.source and found.as_of)
-    assert all(
-        dtype in catalog_chip(found.name).peak_flops_per_s
-        for dtype in found.matmuls
-        if found is not PEAK
-    )
 
 
 def test_the_share_of_a_wider_dtype_stands_in() -> None:

@@ -16,7 +16,7 @@ from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import StepTime
-from shardwise.hardware import parse_system
+from shardwise.hardware import catalog_chip, parse_system
 from shardwise.models import ModelConfig, count, load
 from shardwise.models.weights import layer_weights
 from shardwise.ops.collective import time_s
@@ -46,7 +46,7 @@ def found(name: str, machine: str, job: Train) -> list[rank.Candidate]:
     every = list(every_layout(config, system, job))
     some = every[:: max(1, len(every) // 40)]
     assert len(some) >= 20
-    cal = calibration(system.chip.name)
+    cal = calibration(system.chip)
     return [rank.evaluate(config, system, job, layout, cal) for layout in some]
 
 
@@ -106,7 +106,7 @@ def test_shards_of_the_state_add_up(name: str, machine: str, job: Train) -> None
 )
 def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
     config, system, job = load("llama3-8b"), parse_system("v5p:4x4x4"), Train(batch=64, seq=2048)
-    cal = calibration("v5p")
+    cal = calibration(catalog_chip("v5p"))
     one = rank.evaluate(config, system, job, layout, cal)
     step = LayoutStep(config, system, job, layout)
     assert one.placement == step.placement in place(system, layout.sizes)
@@ -130,7 +130,7 @@ def test_a_candidate_is_its_layout_step_and_its_memory(layout: Layout) -> None:
 )  # fmt: skip
 def test_a_layout_is_placed_where_it_is_fastest(machine: str, layout: Layout) -> None:
     config, system = load("llama3.2-1b"), parse_system(machine)
-    job, cal = Train(batch=layout.global_batch, seq=2048), calibration("v5p")
+    job, cal = Train(batch=layout.global_batch, seq=2048), calibration(catalog_chip("v5p"))
     one = rank.evaluate(config, system, job, layout, cal)
     ways = [
         rank.evaluate(config, system, job, layout, cal, placement)

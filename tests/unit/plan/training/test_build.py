@@ -7,6 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise.errors import BadInput, BadShape, NotDivisible, UnknownName
 from shardwise.estimate.calibration import calibration
+from shardwise.hardware import catalog_chip
 from shardwise.plan import Plan
 from shardwise.plan.machine import topology_text
 from shardwise.plan.schema.training_reasons import Bubble, Communication, TensorSplit, TokensPerChip
@@ -138,7 +139,7 @@ def test_the_rates_that_were_used() -> None:
     job = sw.Train(batch=16, seq=2048)
     model, system = sw.model("llama3.2-1b"), sw.hardware("h100:8")
     real, peak = (sw.plan(model, system, job, peak=p).estimate for p in (False, True))
-    cal = calibration("h100")
+    cal = calibration(catalog_chip("h100"))
     assert (real.rates.name, real.rates.as_of, real.rates.source) == (
         cal.name, cal.as_of, cal.source,
     )  # fmt: skip

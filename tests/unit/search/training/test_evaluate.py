@@ -8,7 +8,7 @@ import pytest
 from shardwise.estimate.calibration import PEAK, calibration
 from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.run_variant import FusionProfile
-from shardwise.hardware import parse_system
+from shardwise.hardware import catalog_chip, parse_system
 from shardwise.models import load
 from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.training import rank
@@ -42,7 +42,7 @@ Given = tuple[str, str, Train, dict[str, int | str]]
 def blocks(case: Given, at: str = "") -> list[Block]:
     name, machine, job, fixed = case
     config, system = load(name), parse_system(machine)
-    cal = PEAK if at == "peak" else calibration(system.chip.name)
+    cal = PEAK if at == "peak" else calibration(system.chip)
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
     every = cells(config, system, job, given, {})
@@ -143,7 +143,7 @@ def test_a_block_gives_the_layout_that_it_scored() -> None:
         rows = [row for row in scores(block) if not row[0]]
         for _, seconds, i in rows[:: max(1, len(rows) // 8)]:
             layout, placement = block.layout(i), block.cells.placements[i]
-            cal = calibration(system.chip.name)
+            cal = calibration(system.chip)
             alone = rank.evaluate(config, system, job, layout, cal, placement)
             assert alone.time.step_s == pytest.approx(seconds, rel=1e-12)
 
@@ -155,7 +155,12 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     every = cells(config, system, job, {}, {})
     assert every is not None
     rng = np.random.default_rng(0)
-    rates = Rates(chip=system.chip, job=job, calibration=calibration("v5e"), fusion=FusionProfile())
+    rates = Rates(
+        chip=system.chip,
+        job=job,
+        calibration=calibration(catalog_chip("v5e")),
+        fusion=FusionProfile(),
+    )
     found = []
     for _ in range(2):
         best = Best(3, None)

@@ -48,13 +48,13 @@ def rank(name: str, machine: str, job: Train, **given: Any) -> Ranking:
     system = parse_system(machine)
     any_layout = given.pop("any_layout", True)
     fixed = fixed_of(given.pop("fixed", {}), given.pop("most", {}), any_layout=any_layout)
-    return train.rank(load(name), system, job, calibration(system.chip.name), fixed, **given)
+    return train.rank(load(name), system, job, calibration(system.chip), fixed, **given)
 
 
 def one_by_one(name: str, machine: str, job: Train) -> list[Candidate]:
     """Every legal layout on every placement."""
     config, system = load(name), parse_system(machine)
-    cal = calibration(system.chip.name)
+    cal = calibration(system.chip)
     return [
         train.evaluate(config, system, job, layout, cal, placement)
         for layout in every_layout(config, system, job)
@@ -189,7 +189,7 @@ def test_the_fewest_microbatches_that_fit_are_taken() -> None:
     for n in range(1, best.layout.n_microbatches):
         if 8 % n == 0:
             given = fixed_of({**fixed, "n_microbatches": n}, any_layout=True)
-            less = train.rank(config, system, job, calibration("v5e"), given).candidates[0]
+            less = train.rank(config, system, job, calibration(system.chip), given).candidates[0]
             assert less.layout.n_microbatches == n
             assert not less.fits
 
@@ -266,6 +266,6 @@ def test_rates_of_the_chip_and_peak_rates() -> None:
     """The search ranks by the rates that it is given."""
     config, system, job = load("llama3-8b"), parse_system("h100:16"), Train(batch=32, seq=4096)
     peak = train.rank(config, system, job, PEAK).candidates[0]
-    real = train.rank(config, system, job, calibration("h100")).candidates[0]
+    real = train.rank(config, system, job, calibration(system.chip)).candidates[0]
     assert peak.time.step_s < real.time.step_s
     assert peak.roofline.lower_s <= peak.time.step_s

@@ -23,6 +23,7 @@ ROW = Prediction(
     measured=1.0,
     unit="s",
     err=0.1,
+    left_out_err=None,
     peers={"other": 1.5},
 )
 

@@ -57,6 +57,7 @@ def run(
     remat: options.RematPolicy = "auto",
     overlap: options.ChosenOverlap = "",
     offload: options.OffloadedState = "",
+    framework: options.TrainingFramework = "",
     peak: options.PeakRates = False,
     mtbf: Annotated[str, rates("--mtbf TIME", "between failures of one chip: 50000h")] = "",
     restart: Annotated[
@@ -87,7 +88,17 @@ def run(
     if chips and not batch:
         batch = USUAL_BATCH
     job = inputs.read(
-        read_job, batch, tokens, dtype, optimizer, remat, reduce, overlap, offload, precision
+        read_job,
+        batch,
+        tokens,
+        dtype,
+        optimizer,
+        remat,
+        reduce,
+        overlap,
+        offload,
+        precision,
+        framework,
     )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}

@@ -19,7 +19,7 @@ from shardwise.errors import BadShape
 from shardwise.report.tables import FORMATS
 from shardwise.report.training import sweep as report
 from shardwise.search.training.forms import words
-from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS
 
 CHOICES = words()  # option of the strategy -> the words that are allowed as its value
@@ -58,6 +58,7 @@ def run(
     remat: options.RematPolicy = "auto",
     overlap: options.ChosenOverlap = "",
     offload: options.OffloadedState = "",
+    framework: options.TrainingFramework = "",
     peak: options.PeakRates = False,
     output: options.TableFormat = "",
     json: options.Json = False,
@@ -95,11 +96,14 @@ def run(
         reduce=(reduce, dtypes),
     )
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
+    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.optional(parse_word, output, "format", FORMATS)
     inputs.done()
-    job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)
+    job = sw.Train(
+        batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads, framework=framework
+    )
     with counting("plans", quiet=json) as progress:
         result = sw.sweep(
             config,

@@ -62,7 +62,15 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
 def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
     overall = validation.overall
     yield "90 %", f"of the rows are within {percent(overall.p90_abs_err)}"
-    coverage = percent(overall.interval_coverage)
+    left_out = overall.left_out
+    if left_out:
+        yield (
+            "left out",
+            f"median {percent(left_out.median_abs_err)}, mean {percent(left_out.mean_abs_err)}, "
+            f"90 % within {percent(left_out.p90_abs_err)}, if the rates are fitted without the "
+            "group of a row (its source, model and chip)",
+        )
+    coverage = percent(left_out.interval_coverage if left_out else overall.interval_coverage)
     yield "interval", f"of four in five holds {coverage} of the measured times"
     if overall.order_right is not None and overall.regret is not None:
         yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
-from shardwise.vocabulary import OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, parse_batch, state_dtypes
 
 
@@ -27,6 +27,7 @@ def read_job(
     overlap: str = "",
     offload: str = "",
     precision: str = "",
+    framework: str = "",
 ) -> sw.Train:
     """Parse the texts of the options of a training step; an empty text is an option not given.
 
@@ -45,6 +46,7 @@ def read_job(
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
+    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
     inputs.done()
     return sw.Train(
         batch=sequences,
@@ -57,6 +59,7 @@ def read_job(
         reduce=reduce or None,
         overlap=overlaps,
         offload=offloads,
+        framework=framework,
     )
 
 

@@ -1,0 +1,41 @@
+"""How training frameworks run a step: what their kernels fuse, and what they prefetch.
+
+`estimate/calibration/training.toml` has how far their rates are from those of all frameworks.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from shardwise.estimate.training.run_variant import FusionProfile
+from shardwise.hardware import Chip
+from shardwise.vocabulary import FRAMEWORKS, UNKNOWN_FRAMEWORK
+from shardwise.workload import Train
+
+# Framework -> its profile, where it is not that of `FusionProfile()`:
+# - PyTorch's scaled_dot_product_attention and llm-foundry use FlashAttention-2 on all GPUs, also
+#   where there is a newer version;
+# - FSDP in eager mode and DeepSpeed do not fuse element-wise operations;
+# - Composer's default (backward_prefetch BACKWARD_POST) gathers the weights of a layer after the
+#   backward pass of the layer before it;
+# - nanotron's FP32GradientAccumulator adds gradients in a hook. Megatron has
+#   gradient_accumulation_fusion.
+_PROFILES = {
+    "torchtitan": FusionProfile(warp_attention=True),
+    "llm-foundry": FusionProfile(warp_attention=True, fused=False, backward_prefetch=False),
+    "automodel": FusionProfile(fused=False),
+    "deepspeed": FusionProfile(fused=False),
+    "megatron-deepspeed": FusionProfile(fused=False, flash=False, fused_gradient_add=False),
+    "nanotron": FusionProfile(fused_gradient_add=False),
+}
+PROFILES = MappingProxyType({name: _PROFILES.get(name, FusionProfile()) for name in FRAMEWORKS})
+
+
+def framework_of(job: Train, chip: Chip) -> str:
+    """The framework of a job, one of `FRAMEWORKS`: if the job names none, MaxText on a TPU."""
+    return job.framework or ("maxtext" if chip.kind == "tpu" else UNKNOWN_FRAMEWORK)
+
+
+def profile_of(job: Train, chip: Chip) -> FusionProfile:
+    """The kernels and fusions of a job's framework."""
+    return PROFILES[framework_of(job, chip)]
