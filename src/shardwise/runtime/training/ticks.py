@@ -116,10 +116,40 @@ def branch_counts(schedule: Ticks) -> dict[str, tuple[int, ...]]:
     counts = [int((kinds == kind).sum()) for kind in range(3 + schedule.splits)]
     n_embeds = int((rows["first"][:, stage] & (kinds == FORWARD)).sum())
     n_heads = int((rows["last"][:, stage] & (kinds == BACKWARD)).sum())
+    n_forward = counts[FORWARD]
     return {
-        "stage": tuple(counts),
+        "stage.forward": (sum(counts) - n_forward, n_forward),
+        "stage.backward": (counts[IDLE] + n_forward, *counts[BACKWARD:]),
         "stage.embed": (counts[FORWARD] - n_embeds, n_embeds),
         "stage.head": (counts[BACKWARD] - n_heads, n_heads),
+    }
+
+
+def lockstep(schedule: Ticks) -> tuple[tuple[int, tuple[dict[str, int], ...]], ...]:
+    """Group the ticks by the branches that the stages take in them.
+
+    Returns:
+        For each group (number of ticks, branches: name scope of a conditional in `pipeline` ->
+        index of the branch, a mapping for each kind of event that a stage executes in such a tick).
+    """
+    groups: dict[frozenset[tuple[int, int, int]], int] = {}
+    columns = (schedule.rows[name] for name in ("kind", "first", "last"))
+    for events in np.stack(list(columns), axis=-1):
+        key = frozenset((int(kind), int(first), int(last)) for kind, first, last in events)
+        groups[key] = groups.get(key, 0) + 1
+    return tuple(
+        (n_ticks, tuple(_branches(*event) for event in sorted(events)))
+        for events, n_ticks in groups.items()
+    )
+
+
+def _branches(kind: int, first: int, last: int) -> dict[str, int]:
+    """The branches that an event takes: name scope of a conditional -> index of the branch."""
+    return {
+        "stage.forward": int(kind == FORWARD),
+        "stage.backward": max(kind - FORWARD, 0),
+        "stage.embed": first,
+        "stage.head": last,
     }
 
 

@@ -14,6 +14,7 @@ from shardwise.runtime.training.ticks import (
     WEIGHTS,
     Ticks,
     branch_counts,
+    lockstep,
     ticks,
 )
 from shardwise.strategy.schedules import Event, Order, find
@@ -105,8 +106,25 @@ def test_no_more_is_kept_than_the_schedule_says(run: tuple[Order, Ticks]) -> Non
 
 def test_the_last_stage_takes_the_head_once_a_microbatch() -> None:
     found = branch_counts(ticks(find("1f1b").order(4, 8)))
-    assert found == {"stage": (6, 8, 8), "stage.embed": (8, 0), "stage.head": (0, 8)}
-    assert np.sum(found["stage"]) == 2 * (8 + 4 - 1)
+    assert found == {
+        "stage.forward": (14, 8),
+        "stage.backward": (14, 8),
+        "stage.embed": (8, 0),
+        "stage.head": (0, 8),
+    }
+    assert np.sum(found["stage.forward"]) == 2 * (8 + 4 - 1)
+
+
+def test_ticks_are_grouped_by_what_stages_do_in_them() -> None:
+    schedule = ticks(find("1f1b").order(4, 8))
+    groups = lockstep(schedule)
+    assert sum(n for n, _ in groups) == len(schedule.rows["kind"])
+    with_head = [
+        n for n, events in groups if any(e["stage.backward"] * e["stage.head"] for e in events)
+    ]
+    assert sum(with_head) == 8
+    forward_only = [n for n, events in groups if not any(e["stage.backward"] for e in events)]
+    assert sum(forward_only) == 4  # until the last stage has done its first
 
 
 def test_an_order_that_waits_for_itself_is_refused() -> None:
