@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "as_planned.md"
 SMALL = ",vocab=16384"
 WIDTH = ",d_model=2048,d_ff=7168,n_heads=16,n_kv_heads=8"  # half of LLaMA-3-8B's
 DENSE = f"llama3-8b,n_layers=4{WIDTH}{SMALL}"
-DEEP = f"llama3-8b,n_layers=8{WIDTH}{SMALL}"
+DEEP = f"llama3-8b,n_layers=16{WIDTH}{SMALL}"  # stages with several layers
 COARSE = f"mixtral-8x7b,n_layers=2{WIDTH}{SMALL}"
 FINE = f"qwen3-30b-a3b,n_layers=2{SMALL}"
 LATENT = f"deepseek-v2-lite,n_layers=3{SMALL}"  # a dense layer, and two of fine experts
@@ -109,16 +109,16 @@ ROWS = (
     row("context ring h100", DENSE, "h100:8", "2x32768", context=4, fsdp=2, context_kind="ring"),
     row("context ulysses h100", DENSE, "h100:8", "2x32768", context=4, fsdp=2,
         context_kind="ulysses"),
-    row("pipeline gpipe v5p", DENSE, "v5p:2x2x1", "16x4096", pipe=4, schedule="gpipe"),
-    row("pipeline 1f1b v5p", DENSE, "v5p:2x2x1", "16x4096", pipe=4, schedule="1f1b"),
+    row("pipeline gpipe v5p", DEEP, "v5p:2x2x1", "16x4096", pipe=4, schedule="gpipe"),
+    row("pipeline 1f1b v5p", DEEP, "v5p:2x2x1", "16x4096", pipe=4, schedule="1f1b"),
     row("pipeline interleaved v5p", DEEP, "v5p:2x2x1", "16x4096", pipe=4,
         schedule="interleaved", virtual=2),
-    row("pipeline zb-h1 v5p", DENSE, "v5p:2x2x1", "16x4096", pipe=4, schedule="zb-h1"),
+    row("pipeline zb-h1 v5p", DEEP, "v5p:2x2x1", "16x4096", pipe=4, schedule="zb-h1"),
     row("pipeline zb-v v5p", DEEP, "v5p:2x2x1", "16x4096", pipe=4,
         schedule="zb-v"),
-    row("pipeline tensor v5e", DENSE, "v5e:4x4", "32x4096", pipe=2, tensor=4, data=2,
+    row("pipeline tensor v5e", DEEP, "v5e:4x4", "32x4096", pipe=2, tensor=4, data=2,
         schedule="1f1b"),
-    row("pipeline 1f1b h100", DENSE, "h100:8", "32x4096", pipe=2, fsdp=4, schedule="1f1b"),
+    row("pipeline 1f1b h100", DEEP, "h100:8", "32x4096", pipe=2, fsdp=4, schedule="1f1b"),
     row("experts coarse v6e", COARSE, "v6e:4x4", "32x4096", expert=8, fsdp=2),
     row("experts coarse v5p", COARSE, "v5p:2x2x4", "32x4096", expert=4, fsdp=4),
     row("experts coarse h100", COARSE, "h100:8", "16x4096", expert=8),

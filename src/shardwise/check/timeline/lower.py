@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.forms import is_idle
-from shardwise.check.hlo.loops import trip_count
+from shardwise.check.hlo.loops import branches_of, trip_count
 from shardwise.check.hlo.shape import HBM, HOST
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
@@ -97,7 +97,8 @@ class Lowering:
         elif opcode == "while":
             yield from self._loop(computation, instruction, taken)
         elif opcode == "conditional" and _scope(instruction) in taken:
-            yield from self.steps(instruction.callees[taken[_scope(instruction)]], taken)
+            branch = branches_of(instruction)[taken[_scope(instruction)]]
+            yield from self.steps(branch, taken)
         elif opcode == "conditional":
             yield from _slowest(self.steps(callee, taken) for callee in instruction.callees)
         elif opcode == "call":

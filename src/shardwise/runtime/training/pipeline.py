@@ -30,7 +30,7 @@ from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import embed, period_function, with_accumulators
 from shardwise.runtime.layout.sharding import gather, scatter
 from shardwise.runtime.layout.stages import StageLayers
-from shardwise.runtime.training.ticks import FORWARD, Ticks
+from shardwise.runtime.training.ticks import BACKWARD, FORWARD, Ticks
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.strategy.layout import Form
 
@@ -138,12 +138,13 @@ class _Trace:
                 lambda: (carry["layer_activations"], nothing),
             )
         carry = carry | {"layer_activations": buffers}
-        changed = {name: carry[name] for name in ("inputs", "gradients", "loss")}
-        events = [lambda: (changed, part), lambda: self._backward(carry, row)]
-        if self.pipeline.ticks.splits:
-            events.append(lambda: (self._weights(carry, row), part))
+        changed = {name: carry[name] for name in ("gradients", "loss")}
         with jax.named_scope("stage.backward"):
-            changed, part = lax.switch(jnp.maximum(row["kind"] - FORWARD, 0), events)
+            changed, part = lax.cond(
+                row["kind"] == BACKWARD,
+                lambda: self._backward(carry, row),
+                lambda: (changed, part),
+            )
         carry = carry | changed
         return carry | {"inputs": self._exchange(carry["inputs"], part, row)}
 
@@ -188,7 +189,7 @@ class _Trace:
         """Run the layers of one position: (activations to save for the backward pass, output)."""
         arrays = self._arrays(chunk, position)
 
-        def run(accumulators: Tree, x_BTD: Array) -> Array:
+        def run(accumulators: Sequence[Tree], x_BTD: Array) -> Array:
             return self._run_period(arrays, accumulators, x_BTD)
 
         y_BTD, vjp = jax.vjp(run, arrays["accumulators"], x_BTD)
@@ -201,7 +202,7 @@ class _Trace:
         self.vjp = (tree, indices)
         return [leaf for leaf, i in zip(leaves, indices, strict=True) if i is None], y_BTD
 
-    def _run_period(self, arrays: Tree, accumulators: Tree, x_BTD: Array) -> Array:
+    def _run_period(self, arrays: Tree, accumulators: Sequence[Tree], x_BTD: Array) -> Array:
         """The residual stream after the layers of one position."""
         (segment,) = model_stack(self.settings.config)
         partitions = self.pipeline.partitions["layers"]
@@ -239,7 +240,6 @@ class _Trace:
     def _backward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
         """Event B: (what it changes of the carry, the part of the input's gradient to send)."""
         slot = row["read_slot"]
-        inputs = carry["inputs"]
         outer = carry["gradients"]["outer"]
         with jax.named_scope("stage.head"):
             loss, outer, ct_BTD = lax.cond(
@@ -249,50 +249,31 @@ class _Trace:
                 ),
                 lambda: (carry["loss"], outer, self._whole_gradient(carry["inputs"][slot])),
             )
-        # Where events are split, W will add the gradients of weights.
-        layers = None if self.pipeline.ticks.splits else carry["gradients"]["layers"]
+        layers = carry["gradients"]["layers"]
         layers, before_BTD = self._pull_back(layers, carry["layer_activations"], row, ct_BTD)
         with jax.named_scope("stage.embed"):
             outer = lax.cond(
                 row["first"], lambda: self._embed_backward(outer, row, before_BTD), lambda: outer
             )
-        if layers is None:
-            layers = carry["gradients"]["layers"]
-            inputs = _updated(inputs, self._part_of_gradient(ct_BTD), slot)
-        gradients = {"layers": layers, "outer": outer}
-        changed = {"inputs": inputs, "gradients": gradients, "loss": loss}
+        changed = {"gradients": {"layers": layers, "outer": outer}, "loss": loss}
         return changed, self._part_of_gradient(before_BTD)
 
-    def _weights(self, carry: Tree, row: Row) -> Tree:
-        """Event W: run the backward pass again, for the gradients of the chunk's weights only.
-
-        Returns:
-            What it changes of the carry.
-        """
-        ct_BTD = self._whole_gradient(carry["inputs"][row["read_slot"]])
-        gradients = carry["gradients"]
-        layers, _ = self._pull_back(gradients["layers"], carry["layer_activations"], row, ct_BTD)
-        gradients = gradients | {"layers": layers}
-        return {"inputs": carry["inputs"], "gradients": gradients, "loss": carry["loss"]}
-
     def _pull_back(
-        self, gradients: Tree | None, buffers: Sequence[Array], row: Row, ct_BTD: Array
-    ) -> tuple[Tree | None, Array]:
-        """The backward pass of a chunk, from the saved activations.
+        self, gradients: Tree, buffers: Sequence[Array], row: Row, ct_BTD: Array
+    ) -> tuple[Tree, Array]:
+        """The backward pass of a part of a chunk's layers, from the saved activations.
 
         Args:
-            gradients: those of the stage's layers; None if those of the chunk are not wanted.
+            gradients: those of the stage's layers.
 
         Returns:
-            (`gradients` with those of the chunk added, gradient of its input).
+            (`gradients` with those of the part added, gradient of its input).
         """
         tree, indices = self.vjp
         chunk = row["chunk"]
         slot = row["keep_slot"]
 
-        def step(
-            carry: tuple[Tree | None, Array], position: Array
-        ) -> tuple[tuple[Tree | None, Array], None]:
+        def step(carry: tuple[Tree, Array], position: Array) -> tuple[tuple[Tree, Array], None]:
             gradients, ct_BTD = carry
             weights = jax.tree.leaves(self._arrays(chunk, position))
             activations = iter(buffers)
@@ -304,14 +285,13 @@ class _Trace:
                 else:
                     leaves.append(weights[index])
             parts, before_BTD = jax.tree.unflatten(tree, leaves)(ct_BTD)
-            if gradients is not None:
-                added = lambda total, part: _updated(
-                    total, _element(total, chunk, position) + part, chunk, position
-                )
-                gradients = jax.tree.map(added, gradients, parts)
-            return (gradients, before_BTD), None
+            added = lambda total, part: _updated(
+                total, _element(total, chunk, position) + part, chunk, position
+            )
+            return (jax.tree.map(added, gradients, parts), before_BTD), None
 
-        positions = jnp.arange(self._n_positions)
+        n_positions = self._n_positions // self.pipeline.ticks.parts
+        positions = row["part"] * n_positions + jnp.arange(n_positions)
         return lax.scan(step, (gradients, ct_BTD), positions, reverse=True)[0]
 
     def _embedded(self, microbatch: Any) -> Array:

@@ -256,9 +256,17 @@ WORKS, IDLES = {"stage.backward": 1}, {"stage.backward": 0}
         (((3, (IDLES,)),), 10),  # ticks of another loop
     ],
 )
-def test_a_tick_in_lockstep_takes_as_long_as_its_slowest_stage(lockstep, n_working):
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "branch_computations={%idle, %work}",
+        "true_computation=%work, false_computation=%idle",  # of a predicate
+    ],
+)
+def test_a_tick_in_lockstep_takes_as_long_as_its_slowest_stage(lockstep, n_working, branches):
     system = parse_system("v5e:2x2")
     options = {"mode": "roofline", "clock_hz": None, "lockstep": lockstep}
-    found = time_program(parse(TICKS), system, row_major_places(system), {}, **options)
+    text = TICKS.replace("branch_computations={%idle, %work}", branches)
+    found = time_program(parse(text), system, row_major_places(system), {}, **options)
     product_s = 2 * 8192**3 / 197e12
     assert found.timeline.step_s == pytest.approx(n_working * product_s, rel=0.01)
