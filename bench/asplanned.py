@@ -236,7 +236,7 @@ def line(one: Found) -> list[str]:
     share = asynchronous(one)
     return [
         one["name"],
-        one["model"].replace(",", ", "),
+        short(one["model"]),
         one["hardware"].replace("*", "\\*"),
         one["strategy"],
         times(over_plan(one, "roofline")),
@@ -248,6 +248,13 @@ def line(one: Found) -> list[str]:
         f"{unplanned(one):.0%}",
         "" if share is None else f"{share:.0%}",
     ]
+
+
+def short(model: str) -> str:
+    """`llama3-8b, 4 layers`; the whole name is in the JSON file."""
+    name, _, changes = model.partition(",")
+    layers = dict(change.split("=") for change in changes.split(","))["n_layers"]
+    return f"{name}, {layers} layers"
 
 
 def times(value: float | None) -> str:
