@@ -58,12 +58,16 @@ def refresh(
     marker: str,
     page: Path | None = None,
     at_once: int = 1,
+    source: str = "",
 ) -> list[Found]:
     """Run the rows whose names hold one of `words` (all without), some of them at once, keep each
-    as soon as it is there, and write the table of all that are kept into a page."""
+    as soon as it is there, and write the table of all that are kept into a page. With `source`, a
+    row that was kept with the same `source` is not run again."""
     path, names = Path(script).with_suffix(".json"), list(names)
     found: Mapping[str, Found] = json.loads(path.read_text()) if path.exists() else {}
     chosen = [n for n in names if not words or any(re.search(rf"\b{w}\b", n) for w in words)]
+    if source:
+        chosen = [n for n in chosen if found.get(n, {}).get("source") != source]
     with ThreadPoolExecutor(at_once) as pool:
         for one in pool.map(lambda name: run(script, name), chosen):
             said = f"{one['name']}: {one['verdict']} {one.get('row_s', '')} s"

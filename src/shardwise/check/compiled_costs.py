@@ -17,6 +17,7 @@ from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.timeline.build import TimedProgram, time_program
 from shardwise.check.timeline.durations import MODES
 from shardwise.check.timeline.kernels import attention_cost
+from shardwise.check.timeline.lower import Lockstep
 from shardwise.check.timeline.places import DevicePlaces, compiler_places
 from shardwise.check.timeline.result import Timeline
 from shardwise.check.timeline.trace import write_trace
@@ -94,6 +95,7 @@ def analyze_program(
     system: System,
     argument_category: Callable[[str], str] | None = None,
     branch_runs: Mapping[str, tuple[int, ...]] | None = None,
+    lockstep: Lockstep = (),
 ) -> AnalyzedProgram:
     """Parse and time a compiled program.
 
@@ -101,6 +103,7 @@ def analyze_program(
         system: the machine that it was compiled for.
         argument_category: returns the category of an argument, from its op name.
         branch_runs: run counts of the branches of conditionals, see `hlo.loops.count_runs`.
+        lockstep: trips of a loop in which devices take different branches, see `timeline.lower`.
     """
     module = parse(compiled.hlo)
     target = compiled.target
@@ -110,7 +113,13 @@ def analyze_program(
         modes = MODES if target.clock_hz else ("roofline",)
         for mode in modes:
             timings[mode] = time_program(
-                module, system, places, compiled.mesh, mode=mode, clock_hz=target.clock_hz
+                module,
+                system,
+                places,
+                compiled.mesh,
+                mode=mode,
+                clock_hz=target.clock_hz,
+                lockstep=lockstep,
             )
 
     def category(parameter: Instruction) -> str:

@@ -47,10 +47,15 @@ from shardwise.check.verdict import (
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.training.ticks import branch_counts, ticks
+from shardwise.runtime.layout.stages import stage_layers
+from shardwise.runtime.training.ticks import (
+    Ticks,
+    branch_counts,
+    lockstep,
+    pipeline_ticks,
+)
 from shardwise.search.training.problem import Case
 from shardwise.strategy.schedules import find
-from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.training.programs:train_step"
 # Categories that a verdict does not list among the largest arrays: they are as large as planned.
@@ -162,7 +167,14 @@ def _compiled_step(
             fits=False,
             failure=failure,
         )
-    program = analyze_program(compiled, case.system, argument_category, branch_runs(case))
+    schedule = scheduled_ticks(case)
+    program = analyze_program(
+        compiled,
+        case.system,
+        argument_category,
+        branch_runs=branch_runs(case),
+        lockstep=lockstep(schedule) if schedule else (),
+    )
     arrays = peak_arrays(program, ArrayNames(case).describe)
     devices_per_chip = target.devices_per_chip
     collectives: tuple[CheckedCollective, ...] = ()
@@ -187,12 +199,19 @@ def _compiled_step(
 
 def branch_runs(case: Case) -> dict[str, tuple[int, ...]]:
     """Run counts of the branches of the conditionals in a pipeline's program; {} without one."""
+    schedule = scheduled_ticks(case)
+    return branch_counts(schedule) if schedule else {}
+
+
+def scheduled_ticks(case: Case) -> Ticks | None:
+    """The ticks of a pipeline's program; None without a pipeline."""
     layout = case.layout
     if not layout.is_pipelined:
-        return {}
-    chunks = int(stages(case.model.n_layers, layout).chunks)
-    order = find(layout.schedule).order(layout.sizes["pipe"], layout.n_microbatches, chunks)
-    return branch_counts(ticks(order))
+        return None
+    _, n_chunks, n_positions = stage_layers(case.model, layout).order.shape
+    schedule = find(layout.schedule)
+    order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, n_chunks)
+    return pipeline_ticks(order, n_positions, recomputes=layout.full_remat)
 
 
 def make_verdict(plan: Plan, step: CompiledStep, note: str = "") -> Verdict:

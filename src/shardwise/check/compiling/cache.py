@@ -47,6 +47,19 @@ def key_of(parts: Iterable[str]) -> str:
 
 def job_key(job: Job) -> str:
     """Key of a self-contained job, which is known without building its program."""
+    return key_of(
+        (
+            msgspec.json.encode(replace(job, cache_path=""), order="sorted").decode(),
+            source_digest(),
+            sys.version,
+            repr(sorted(versions().items())),
+            repr(compiler_environment()),
+        )
+    )
+
+
+def source_digest() -> str:
+    """Hash of the source of the rooms that build and compile programs."""
     package = Path(__file__).parents[2]
     folders = [path for path in package.iterdir() if path.name not in _ROOMS_ABOVE]
     sources = list(package.glob("*.py"))
@@ -56,15 +69,7 @@ def job_key(job: Job) -> str:
     for path in sorted(sources):
         digest.update(f"{path.relative_to(package)}:".encode())
         digest.update(path.read_bytes())
-    return key_of(
-        (
-            msgspec.json.encode(replace(job, cache_path=""), order="sorted").decode(),
-            digest.hexdigest(),
-            sys.version,
-            repr(sorted(versions().items())),
-            repr(compiler_environment()),
-        )
-    )
+    return digest.hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -81,7 +81,7 @@ def count_runs(
                 scheduled |= dict.fromkeys(instruction.callees)
             known_runs = _branch_runs(instruction, branch_runs or {})
             if known_runs and n_runs:
-                for callee, n_taken in zip(instruction.callees, known_runs, strict=True):
+                for callee, n_taken in zip(branches_of(instruction), known_runs, strict=True):
                     counts[callee] += n_taken
                 continue
             if instruction.opcode == "conditional":
@@ -103,6 +103,16 @@ def count_runs(
         unresolved_loops=tuple(loops),
         unresolved_branches=tuple(dict.fromkeys(branches)),
     )
+
+
+def branches_of(conditional: Instruction) -> tuple[str, ...]:
+    """Computations of a conditional's branches, in the order of their indices.
+
+    A conditional on a predicate names the computation of `true`, index 1, first.
+    """
+    if conditional.attribute("true_computation"):
+        return tuple(reversed(conditional.callees))
+    return conditional.callees
 
 
 def _branch_runs(

@@ -13,7 +13,7 @@ from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
 from shardwise.check.timeline.kernels import attention_cost, head_dim
-from shardwise.check.timeline.lower import Lowering
+from shardwise.check.timeline.lower import Lockstep, Lowering
 from shardwise.check.timeline.network import Network
 from shardwise.check.timeline.places import DevicePlaces
 from shardwise.check.timeline.result import Timeline
@@ -52,6 +52,7 @@ def time_program(
     clock_hz: float | None,
     kernel_cost: KernelCost | None = None,
     max_bars: int = MAX_BARS,
+    lockstep: Lockstep = (),
 ) -> TimedProgram:
     """Time one run of a compiled program on a machine.
 
@@ -63,6 +64,7 @@ def time_program(
             mode is then `roofline`.
         kernel_cost: returns the cost of a custom kernel; by default only attention is known.
         max_bars: number of bars beyond which repeated trips of a loop become one bar.
+        lockstep: trips of a loop in which devices take different branches.
 
     Raises:
         BadInput: an unknown mode, or a device that the machine does not have.
@@ -85,8 +87,7 @@ def time_program(
             head_dim=head_dim(instruction),
         )
 
-    # Of a conditional every branch counts, also one that another pipeline stage takes: the stages
-    # wait for one another.
+    # All branches of a conditional have costs, also those that only other pipeline stages take.
     run_counts = count_runs(module)
     ops = program_costs(module, custom_call_cost, run_counts)
     ops_by_name = {(op.computation, op.instruction.name): op for op in ops}
@@ -102,6 +103,7 @@ def time_program(
         collectives=collectives_by_name,
         work_of=work_of,
         operation_of=scope,
+        lockstep=lockstep,
     )
     return TimedProgram(
         timeline=simulate(lowering.steps(module.entry), max_bars=max_bars),

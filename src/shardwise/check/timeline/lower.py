@@ -3,17 +3,19 @@
 Collectives run on the links that connect their groups, copies between HBM and VMEM on the engine
 `hbm`, copies to and from the host on the engines `host in` and `host out`, and offloaded work on
 the SparseCores (an offloaded collective on the links too). Everything else is an operation of the
-core. A conditional is assumed to take its longest branch.
+core. A conditional is assumed to take its longest branch, unless it is known which one is taken: in
+each trip of a loop that runs in lockstep, devices take the branches of their own events, and wait
+for the slowest of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.forms import is_idle
-from shardwise.check.hlo.loops import trip_count
+from shardwise.check.hlo.loops import branches_of, trip_count
 from shardwise.check.hlo.shape import HBM, HOST
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
@@ -23,6 +25,10 @@ from shardwise.check.timeline.steps import COPY, Await, Compute, Loop, Operation
 
 COPIES = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 OTHER_GROUPS = "other groups"  # label of collectives whose groups are not those of mesh axes
+# Branches that a device takes in a trip: name scope of a conditional -> index of its branch.
+Branches = Mapping[str, int]
+# Trips of a loop in lockstep: how many there are with these branches, one mapping for each device.
+Lockstep = tuple[tuple[int, tuple[Branches, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Lowering:
         collectives: (computation, instruction) -> the collectives that start there.
         work_of: returns FLOPs and bytes of one run of an instruction of a computation.
         operation_of: returns the planned operation and the pass of an op name.
+        lockstep: trips of the loop whose conditionals these are.
         inexact: names of collectives whose groups are not evenly spaced along the torus axes;
             filled by `steps`.
     """
@@ -57,19 +64,28 @@ class Lowering:
     collectives: Mapping[tuple[str, str], list[Collective]]
     work_of: Callable[[Computation, Instruction], OpWork]
     operation_of: Callable[[str], Operation]
+    lockstep: Lockstep = ()
     inexact: set[str] = field(default_factory=set)
 
-    def steps(self, name: str) -> tuple[Step, ...]:
-        """The steps of one computation."""
+    def steps(self, name: str, taken: Branches | None = None) -> tuple[Step, ...]:
+        """The steps of one computation.
+
+        Args:
+            taken: the branches of conditionals in it, as far as they are known.
+        """
         computation = self.module.computations[name]
         dependencies = self._dependencies(computation)
         steps: list[Step] = []
         for instruction in computation.instructions.values():
-            steps += self._steps_of(computation, instruction, dependencies)
+            steps += self._steps_of(computation, instruction, dependencies, taken or {})
         return tuple(steps)
 
     def _steps_of(
-        self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
+        self,
+        computation: Computation,
+        instruction: Instruction,
+        dependencies: _Dependencies,
+        taken: Branches,
     ) -> Iterator[Step]:
         """Yield the steps of one instruction."""
         opcode = instruction.opcode
@@ -79,14 +95,14 @@ class Lowering:
             yield from self._collective(instruction, collectives)
             yield from self._chain_work(computation, instruction, dependencies)
         elif opcode == "while":
-            n_trips = trip_count(self.module, computation, instruction)
-            body = self.steps(instruction.attribute("body"))
-            yield Loop(name=instruction.name, trips=1 if n_trips is None else n_trips, body=body)
+            yield from self._loop(computation, instruction, taken)
+        elif opcode == "conditional" and _scope(instruction) in taken:
+            branch = branches_of(instruction)[taken[_scope(instruction)]]
+            yield from self.steps(branch, taken)
         elif opcode == "conditional":
-            branches = map(self.steps, instruction.callees)
-            yield from max(branches, key=lambda steps: simulate(steps, max_bars=0).step_s)
+            yield from _slowest(self.steps(callee, taken) for callee in instruction.callees)
         elif opcode == "call":
-            yield from self.steps(instruction.callees[0])
+            yield from self.steps(instruction.callees[0], taken)
         elif opcode in COPIES:
             yield self._copy(instruction)
         elif opcode in ("async-start", "call-start"):
@@ -98,6 +114,33 @@ class Lowering:
             yield Await(name=instruction.operands[0])
         elif not is_idle(instruction) and not opcode.endswith("-start") and opcode != "recv":
             yield self._compute(computation, instruction, dependencies)
+
+    def _loop(
+        self, computation: Computation, instruction: Instruction, taken: Branches
+    ) -> Iterator[Loop]:
+        """Yield a loop; one in lockstep as one loop for each group of equal trips."""
+        n_trips = trip_count(self.module, computation, instruction)
+        body = instruction.attribute("body")
+        if not self._is_lockstep(body, n_trips):
+            trips = 1 if n_trips is None else n_trips
+            yield Loop(name=instruction.name, trips=trips, body=self.steps(body, taken))
+            return
+        bodies: dict[tuple[tuple[str, int], ...], tuple[Step, ...]] = {}
+        for trips, of_devices in self.lockstep:
+            for branches in of_devices:
+                key = tuple(branches.items())
+                if key not in bodies:
+                    bodies[key] = self.steps(body, {**taken, **branches})
+            slowest = _slowest(bodies[tuple(branches.items())] for branches in of_devices)
+            yield Loop(name=instruction.name, trips=trips, body=slowest)
+
+    def _is_lockstep(self, body: str, n_trips: int | None) -> bool:
+        """Whether the trips of a loop are those of `lockstep`."""
+        if n_trips is None or n_trips != sum(trips for trips, _ in self.lockstep):
+            return False
+        known = {scope for _, devices in self.lockstep for taken in devices for scope in taken}
+        instructions = self.module.computations[body].instructions.values()
+        return any(op.opcode == "conditional" and _scope(op) in known for op in instructions)
 
     def _chain_work(
         self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
@@ -231,3 +274,14 @@ class Lowering:
             seconds=n_bytes / self.rates.hbm_bytes_per_s,
             bytes=n_bytes,
         )
+
+
+def _scope(conditional: Instruction) -> str:
+    """Name scope of a `lax.cond` or `lax.switch`."""
+    scopes = conditional.op_name.split("/")
+    return scopes[-2] if len(scopes) > 1 else ""
+
+
+def _slowest(alternatives: Iterable[tuple[Step, ...]]) -> tuple[Step, ...]:
+    """The steps that take longest."""
+    return max(alternatives, key=lambda steps: simulate(steps, max_bars=0).step_s)

@@ -3,7 +3,9 @@
 Every stage has arrays of the same shapes: its chunks of layers, the embedding (which only the first
 stage uses) and the head (which only the last stage uses). In each tick a stage executes at most one
 event of the schedule (`ticks`); then all stages exchange results. Between its forward and its
-backward event a chunk saves the activations that remat leaves for the backward pass.
+backward event a chunk saves the activations that remat leaves for the backward pass. Each layer
+writes them in place into buffers [slot, position], reads them there, and adds its gradients in
+place, so that a tick moves nothing of the size of a stack.
 
 x_BTD is the residual stream of a microbatch on a chip, ct_BTD its gradient. Where the chips of
 `tensor` have the same residual stream, each sends a different part of it to the next stage (arXiv
@@ -12,13 +14,14 @@ x_BTD is the residual stream of a microbatch on a chip, ct_BTD its gradient. Whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from shardwise.models import stack as model_stack
 from shardwise.runtime.blocks.attention_core import sequence_attention
@@ -27,7 +30,7 @@ from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import embed, period_function, with_accumulators
 from shardwise.runtime.layout.sharding import gather, scatter
 from shardwise.runtime.layout.stages import StageLayers
-from shardwise.runtime.training.ticks import Ticks
+from shardwise.runtime.training.ticks import BACKWARD, FORWARD, Ticks
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.strategy.layout import Form
 
@@ -101,33 +104,48 @@ class _Trace:
         self.core = sequence_attention(
             self.settings.config, pipeline.form, self.settings.table, self.settings.seq
         )
-        # Backward function of a chunk: (its tree structure; for each leaf the index of the weight
-        # that it is, None for an activation).
+        # Backward function of a position: (its tree structure; for each leaf the index of the
+        # weight that it is, None for an activation).
         self.vjp: Any = None
 
     def initial_carry(self) -> Tree:
         """Carry of the scan over ticks: empty buffers, zero gradients and zero loss."""
-        saved, part = jax.eval_shape(lambda: self._layers(jnp.int32(0), self._embedded(0)))
-        n_saved = self.pipeline.ticks.n_saved
+        zero = jnp.int32(0)
+        embedded = lambda: self._embedded(0)
+        saved, y_BTD = jax.eval_shape(lambda: self._layer(zero, zero, embedded()))
+        part = jax.eval_shape(self._part, y_BTD)
+        slots = (self.pipeline.ticks.n_saved, self._n_positions)
         n_inputs = self.pipeline.ticks.n_inputs + 1
         return {
-            "layer_activations": [jnp.zeros((n_saved, *x.shape), x.dtype) for x in saved],
+            "layer_activations": [jnp.zeros((*slots, *x.shape), x.dtype) for x in saved],
             "inputs": jnp.zeros((n_inputs, *part.shape), part.dtype),
             "gradients": self.accumulators,
             "loss": jnp.zeros((), jnp.float32),
         }
 
     def tick(self, carry: Tree, row: Row) -> Tree:
-        """Execute one event of this chip's stage, and exchange results with other stages."""
-        events: list[Callable[[Tree], tuple[Tree, Array]]] = [
-            lambda c: (c, jnp.zeros_like(c["inputs"][0])),
-            lambda c: self._forward(c, row),
-            lambda c: self._backward(c, row),
-        ]
-        if self.pipeline.ticks.splits:
-            events.append(lambda c: (self._weights(c, row), jnp.zeros_like(c["inputs"][0])))
-        with jax.named_scope("stage"):
-            carry, part = lax.switch(row["kind"], events, carry)
+        """Execute one event of this chip's stage, and exchange results with other stages.
+
+        Saved activations pass only through the conditional of the forward event, which writes
+        them. The one of the backward event reads them: if it returned them too, XLA would copy all
+        slots in each backward tick.
+        """
+        nothing = jnp.zeros_like(carry["inputs"][0])
+        with jax.named_scope("stage.forward"):
+            buffers, part = lax.cond(
+                row["kind"] == FORWARD,
+                lambda: self._forward(carry, row),
+                lambda: (carry["layer_activations"], nothing),
+            )
+        carry = carry | {"layer_activations": buffers}
+        changed = {name: carry[name] for name in ("gradients", "loss")}
+        with jax.named_scope("stage.backward"):
+            changed, part = lax.cond(
+                row["kind"] == BACKWARD,
+                lambda: self._backward(carry, row),
+                lambda: (changed, part),
+            )
+        carry = carry | changed
         return carry | {"inputs": self._exchange(carry["inputs"], part, row)}
 
     def _exchange(self, inputs: Array, part: Array, row: Row) -> Array:
@@ -137,36 +155,42 @@ class _Trace:
         n_stages = table.mesh.sizes["pipe"]
         (axis,) = table.mesh.axis_names(("pipe",))
         with jax.named_scope("stage.send"):
-            inputs = inputs.at[row["stay_slot"]].set(part)
+            inputs = _updated(inputs, part, row["stay_slot"])
             directions = ((ticks.up, 1, "from_previous"), (ticks.down, -1, "from_next"))
             for is_used, shift, slot in directions:
                 if is_used:
                     pairs = [(stage, (stage + shift) % n_stages) for stage in range(n_stages)]
-                    inputs = inputs.at[row[slot]].set(lax.ppermute(part, axis, pairs))
+                    inputs = _updated(inputs, lax.ppermute(part, axis, pairs), row[slot])
         return inputs
 
-    def _forward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
-        """Event F: (carry with the chunk's saved activations, the part of its output to send)."""
+    def _forward(self, carry: Tree, row: Row) -> tuple[list[Array], Array]:
+        """Event F: (buffers with the chunk's saved activations, the part of its output to send)."""
         with jax.named_scope("stage.embed"):
             x_BTD = lax.cond(
                 row["first"],
                 lambda: self._embedded(row["microbatch"]),
                 lambda: self._gathered(carry["inputs"][row["read_slot"]]),
             )
-        activations, part = self._layers(row["chunk"], x_BTD)
         slot = row["keep_slot"]
-        buffers = [
-            lax.dynamic_update_index_in_dim(buffer, x, slot, 0)
-            for buffer, x in zip(carry["layer_activations"], activations, strict=True)
-        ]
-        return carry | {"layer_activations": buffers}, part
 
-    def _layers(self, chunk: Any, x_BTD: Array) -> tuple[list[Array], Array]:
-        """Run a chunk: (activations to save for the backward pass, part of the output to send)."""
-        arrays = self._chunk(chunk)
+        def step(
+            carry: tuple[Array, list[Array]], position: Array
+        ) -> tuple[tuple[Array, list[Array]], None]:
+            x_BTD, buffers = carry
+            activations, y_BTD = self._layer(row["chunk"], position, x_BTD)
+            saved = zip(buffers, map(self._row_major, activations), strict=True)
+            return (y_BTD, [_updated(buffer, x, slot, position) for buffer, x in saved]), None
 
-        def run(accumulators: Tree, x_BTD: Array) -> Array:
-            return self._run_chunk(arrays, accumulators, x_BTD)
+        carried = (x_BTD, carry["layer_activations"])
+        (y_BTD, buffers), _ = lax.scan(step, carried, jnp.arange(self._n_positions))
+        return buffers, self._part(y_BTD)
+
+    def _layer(self, chunk: Any, position: Any, x_BTD: Array) -> tuple[list[Array], Array]:
+        """Run the layers of one position: (activations to save for the backward pass, output)."""
+        arrays = self._arrays(chunk, position)
+
+        def run(accumulators: Sequence[Tree], x_BTD: Array) -> Array:
+            return self._run_period(arrays, accumulators, x_BTD)
 
         y_BTD, vjp = jax.vjp(run, arrays["accumulators"], x_BTD)
         leaves, tree = jax.tree.flatten(vjp)
@@ -176,36 +200,45 @@ class _Trace:
             next((i for i, weight in enumerate(weights) if weight is leaf), None) for leaf in leaves
         ]
         self.vjp = (tree, indices)
-        activations = [leaf for leaf, i in zip(leaves, indices, strict=True) if i is None]
-        return activations, self._part(y_BTD)
+        return [leaf for leaf, i in zip(leaves, indices, strict=True) if i is None], y_BTD
 
-    def _run_chunk(self, arrays: Tree, accumulators: Tree, x_BTD: Array) -> Array:
-        """The residual stream after the layers of a chunk."""
+    def _run_period(self, arrays: Tree, accumulators: Sequence[Tree], x_BTD: Array) -> Array:
+        """The residual stream after the layers of one position."""
         (segment,) = model_stack(self.settings.config)
         partitions = self.pipeline.partitions["layers"]
         period = period_function(self.settings, self.pipeline.form, self.core, segment, partitions)
+        pairs = zip(arrays["weights"], accumulators, strict=True)
+        y_BTD = period(x_BTD, [with_accumulators(*pair) for pair in pairs])
+        # An empty position (layers that do not divide) passes its input on.
+        return jnp.where(arrays["used"], y_BTD, x_BTD)
 
-        def step(x_BTD: Array, layers: Tree) -> tuple[Array, None]:
-            pairs = zip(layers["weights"], layers["accumulators"], strict=True)
-            y_BTD = period(x_BTD, [with_accumulators(*pair) for pair in pairs])
-            # An empty position (layers that do not divide) passes its input on.
-            return jnp.where(layers["used"], y_BTD, x_BTD), None
-
-        return lax.scan(step, x_BTD, arrays | {"accumulators": accumulators})[0]
-
-    def _chunk(self, chunk: Any) -> Tree:
-        """Weights and gradient accumulators of one chunk of this stage."""
-        layers = self.pipeline.layers
-        is_filled = jnp.asarray(layers.is_filled)[self.pipeline.stage]
+    def _arrays(self, chunk: Any, position: Any) -> Tree:
+        """Weights and gradient accumulators of one position of a chunk of this stage."""
+        is_filled = jnp.asarray(self.pipeline.layers.is_filled)[self.pipeline.stage]
         arrays = {
             "weights": self.weights["layers"],
             "accumulators": self.accumulators["layers"],
             "used": is_filled,
         }
-        return jax.tree.map(lambda x: _index(x, chunk), arrays)
+        return jax.tree.map(lambda x: _element(x, chunk, position), arrays)
+
+    @property
+    def _n_positions(self) -> int:
+        """Number of positions of a chunk."""
+        return int(self.pipeline.layers.order.shape[2])
+
+    def _row_major(self, x: Array) -> Array:
+        """The same array, in the layout in which buffers of activations are.
+
+        Otherwise the TPU compiler may lay out a buffer for the forward event, and copy all of it to
+        another layout in each backward event.
+        """
+        if self.settings.table.mesh.platform != "tpu":
+            return x
+        return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
     def _backward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
-        """Event B: (carry with gradients added, the part of the input's gradient to send)."""
+        """Event B: (what it changes of the carry, the part of the input's gradient to send)."""
         slot = row["read_slot"]
         outer = carry["gradients"]["outer"]
         with jax.named_scope("stage.head"):
@@ -216,45 +249,54 @@ class _Trace:
                 ),
                 lambda: (carry["loss"], outer, self._whole_gradient(carry["inputs"][slot])),
             )
-        chunk_gradients, before_BTD = self._pull_back(carry["layer_activations"], row, ct_BTD)
+        layers = carry["gradients"]["layers"]
+        layers, before_BTD = self._pull_back(layers, carry["layer_activations"], row, ct_BTD)
         with jax.named_scope("stage.embed"):
             outer = lax.cond(
                 row["first"], lambda: self._embed_backward(outer, row, before_BTD), lambda: outer
             )
-        layers = carry["gradients"]["layers"]
-        if self.pipeline.ticks.splits:  # event W will read this gradient
-            inputs = carry["inputs"].at[slot].set(self._part_of_gradient(ct_BTD))
-            carry = carry | {"inputs": inputs}
-        else:
-            layers = _add_to_chunk(layers, row["chunk"], chunk_gradients)
-        carry = carry | {"loss": loss, "gradients": {"layers": layers, "outer": outer}}
-        return carry, self._part_of_gradient(before_BTD)
+        changed = {"gradients": {"layers": layers, "outer": outer}, "loss": loss}
+        return changed, self._part_of_gradient(before_BTD)
 
-    def _weights(self, carry: Tree, row: Row) -> Tree:
-        """Event W: run the backward pass again, for the gradients of the chunk's weights only."""
-        ct_BTD = self._whole_gradient(carry["inputs"][row["read_slot"]])
-        chunk_gradients, _ = self._pull_back(carry["layer_activations"], row, ct_BTD)
-        gradients = carry["gradients"]
-        layers = _add_to_chunk(gradients["layers"], row["chunk"], chunk_gradients)
-        return carry | {"gradients": gradients | {"layers": layers}}
+    def _pull_back(
+        self, gradients: Tree, buffers: Sequence[Array], row: Row, ct_BTD: Array
+    ) -> tuple[Tree, Array]:
+        """The backward pass of a part of a chunk's layers, from the saved activations.
 
-    def _pull_back(self, buffers: Sequence[Array], row: Row, ct_BTD: Array) -> tuple[Tree, Array]:
-        """(gradients of a chunk's weights, gradient of its input), from the saved activations."""
+        Args:
+            gradients: those of the stage's layers.
+
+        Returns:
+            (`gradients` with those of the part added, gradient of its input).
+        """
         tree, indices = self.vjp
-        weights = jax.tree.leaves(self._chunk(row["chunk"]))
-        activations = iter(buffers)
-        leaves = []
-        for index in indices:
-            if index is None:
-                leaves.append(next(activations)[row["keep_slot"]])
-            else:
-                leaves.append(weights[index])
-        gradients, before_BTD = jax.tree.unflatten(tree, leaves)(ct_BTD)
-        return gradients, before_BTD
+        chunk = row["chunk"]
+        slot = row["keep_slot"]
+
+        def step(carry: tuple[Tree, Array], position: Array) -> tuple[tuple[Tree, Array], None]:
+            gradients, ct_BTD = carry
+            weights = jax.tree.leaves(self._arrays(chunk, position))
+            activations = iter(buffers)
+            leaves = []
+            for index in indices:
+                if index is None:
+                    saved = _element(next(activations), slot, position)
+                    leaves.append(self._row_major(saved))
+                else:
+                    leaves.append(weights[index])
+            parts, before_BTD = jax.tree.unflatten(tree, leaves)(ct_BTD)
+            added = lambda total, part: _updated(
+                total, _element(total, chunk, position) + part, chunk, position
+            )
+            return (jax.tree.map(added, gradients, parts), before_BTD), None
+
+        n_positions = self._n_positions // self.pipeline.ticks.parts
+        positions = row["part"] * n_positions + jnp.arange(n_positions)
+        return lax.scan(step, (gradients, ct_BTD), positions, reverse=True)[0]
 
     def _embedded(self, microbatch: Any) -> Array:
         """x_BTD of a microbatch before the first layer."""
-        tokens_BT = _index(self.batch["tokens"], microbatch)
+        tokens_BT = _element(self.batch["tokens"], microbatch)
         return self._embed(self.accumulators["outer"], tokens_BT)
 
     def _embed(self, accumulators: Tree, tokens_BT: Array) -> Array:
@@ -264,7 +306,7 @@ class _Trace:
 
     def _embed_backward(self, outer: Tree, row: Row, ct_BTD: Array) -> Tree:
         """Add the gradients of the embedding to `outer`."""
-        tokens_BT = _index(self.batch["tokens"], row["microbatch"])
+        tokens_BT = _element(self.batch["tokens"], row["microbatch"])
         embedding = lambda accumulators: self._embed(accumulators, tokens_BT)
         _, vjp = jax.vjp(embedding, self.accumulators["outer"])
         return jax.tree.map(jnp.add, outer, vjp(ct_BTD)[0])
@@ -274,7 +316,7 @@ class _Trace:
 
         `outer` has the gradients of embedding and head.
         """
-        targets_BT = _index(self.batch["targets"], row["microbatch"])
+        targets_BT = _element(self.batch["targets"], row["microbatch"])
 
         def microbatch_loss(accumulators: Tree, x_BTD: Array) -> Array:
             weights = with_accumulators(self.weights["outer"], accumulators)
@@ -322,11 +364,14 @@ class _Trace:
         return lax.dynamic_update_slice_in_dim(whole, ct_BTD, start, 2)
 
 
-def _add_to_chunk(gradients: Tree, chunk: Any, chunk_gradients: Tree) -> Tree:
-    """Add the gradients of one chunk to those of all chunks of the stage."""
-    return jax.tree.map(lambda total, part: total.at[chunk].add(part), gradients, chunk_gradients)
+def _element(x: Array, *indices: Any) -> Array:
+    """Element of the first dims at traced indices, which are in range."""
+    for index in indices:
+        x = lax.dynamic_index_in_dim(x, index, keepdims=False)
+    return x
 
 
-def _index(x: Array, index: Any) -> Array:
-    """Element of dim 0 at a traced index."""
-    return lax.dynamic_index_in_dim(x, index, keepdims=False)
+def _updated(x: Array, element: Array, *indices: Any) -> Array:
+    """The array with the element of the first dims at traced indices, in range, replaced."""
+    starts = (*indices, *(0,) * element.ndim)
+    return lax.dynamic_update_slice(x, jnp.expand_dims(element, range(len(indices))), starts)

@@ -32,7 +32,7 @@ from shardwise.runtime.training.gradient_sync import (
 )
 from shardwise.runtime.training.optimizers import WHOLE_ARRAY, optimizer, state_specs
 from shardwise.runtime.training.pipeline import Pipeline
-from shardwise.runtime.training.ticks import ticks
+from shardwise.runtime.training.ticks import pipeline_ticks
 from shardwise.runtime.training.update import is_offloaded, updated_state
 from shardwise.runtime.weights.descriptions import (
     ArrayInfo,
@@ -320,7 +320,7 @@ class TrainStep:
             settings=self.settings,
             form=layout,
             layers=stages,
-            ticks=ticks(order),
+            ticks=pipeline_ticks(order, stages.order.shape[2], recomputes=layout.full_remat),
             partitions=self.partitions,
         )
 

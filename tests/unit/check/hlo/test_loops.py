@@ -67,6 +67,25 @@ def test_an_unknown_trip_count_is_said(given):
     assert loop(**given).unresolved_loops == ("body",)
 
 
+def test_branches_of_a_predicate_are_counted_by_their_index():
+    before = """
+%idle (a: f32[8]) -> f32[8] {
+  ROOT %a = f32[8] parameter(0)
+}
+
+%work (b: f32[8]) -> f32[8] {
+  ROOT %b = f32[8] parameter(0)
+}
+"""
+    body = """
+  %a = f32[8] parameter(0)
+  %k = pred[] constant(true)
+  ROOT %r = f32[8] conditional(%k, %a, %a), true_computation=%work, false_computation=%idle, \
+metadata={op_name="jit(local)/stage.forward/cond"}"""
+    found = count_runs(wrap(body, before), {"stage.forward": (6, 8)})
+    assert (found.by_computation["idle"], found.by_computation["work"]) == (6, 8)
+
+
 def test_a_side_of_a_conditional_is_said():
     before = "%f (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8] parameter(0)\n}\n"
     body = """  %a = f32[8] parameter(0)

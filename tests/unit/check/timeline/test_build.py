@@ -204,3 +204,69 @@ def test_a_conditional_takes_as_long_as_its_longest_branch(order):
     places = row_major_places(system)
     line = time_program(parse(text), system, places, {}, mode="roofline", clock_hz=None).timeline
     assert line.step_s == line.busy_s["core"] >= 2 * 8192**3 / 197e12
+
+
+TICKS = """HloModule ticks, is_scheduled=true
+
+%idle (p.0: f32[8192,8192]) -> f32[8192,8192] {
+  ROOT %p.0 = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+}
+
+%work (p.1: f32[8192,8192]) -> f32[8192,8192] {
+  %p.1 = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+  ROOT %d = f32[8192,8192]{1,0:T(8,128)} dot(%p.1, %p.1), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}
+}
+
+%body (c.0: (s32[], f32[8192,8192])) -> (s32[], f32[8192,8192]) {
+  %c.0 = (s32[], f32[8192,8192]{1,0:T(8,128)}) parameter(0)
+  %i = s32[] get-tuple-element(%c.0), index=0
+  %x = f32[8192,8192]{1,0:T(8,128)} get-tuple-element(%c.0), index=1
+  %y = f32[8192,8192]{1,0:T(8,128)} conditional(%i, %x, %x), branch_computations={%idle, %work}, \
+metadata={op_name="jit(local)/while/body/stage.backward/cond"}
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  ROOT %t = (s32[], f32[8192,8192]{1,0:T(8,128)}) tuple(%next, %y)
+}
+
+%condition (c.1: (s32[], f32[8192,8192])) -> pred[] {
+  %c.1 = (s32[], f32[8192,8192]{1,0:T(8,128)}) parameter(0)
+  %j = s32[] get-tuple-element(%c.1), index=0
+  %n = s32[] constant(10)
+  ROOT %less = pred[] compare(%j, %n), direction=LT
+}
+
+ENTRY %main (p: f32[8192,8192]) -> f32[8192,8192] {
+  %p = f32[8192,8192]{1,0:T(8,128)} parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[8192,8192]{1,0:T(8,128)}) tuple(%zero, %p)
+  %loop = (s32[], f32[8192,8192]{1,0:T(8,128)}) while(%start), condition=%condition, body=%body
+  ROOT %r = f32[8192,8192]{1,0:T(8,128)} get-tuple-element(%loop), index=1
+}
+"""
+WORKS, IDLES = {"stage.backward": 1}, {"stage.backward": 0}
+
+
+@pytest.mark.parametrize(
+    ("lockstep", "n_working"),
+    [
+        (((6, (IDLES,)), (4, (IDLES, WORKS))), 4),  # in 4 of 10 ticks a stage works
+        (((10, (WORKS, IDLES)),), 10),
+        ((), 10),  # unknown: the longest branch
+        (((3, (IDLES,)),), 10),  # ticks of another loop
+    ],
+)
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "branch_computations={%idle, %work}",
+        "true_computation=%work, false_computation=%idle",  # of a predicate
+    ],
+)
+def test_a_tick_in_lockstep_takes_as_long_as_its_slowest_stage(lockstep, n_working, branches):
+    system = parse_system("v5e:2x2")
+    options = {"mode": "roofline", "clock_hz": None, "lockstep": lockstep}
+    text = TICKS.replace("branch_computations={%idle, %work}", branches)
+    found = time_program(parse(text), system, row_major_places(system), {}, **options)
+    product_s = 2 * 8192**3 / 197e12
+    assert found.timeline.step_s == pytest.approx(n_working * product_s, rel=0.01)
