@@ -62,14 +62,14 @@ class AllDevices:
             group_size: devices of a group, over whose mesh axis `member` collectives may run.
             in_place: number of first arrays that `function` returns, in their places.
         """
-        return self._beyond_dispatch(median_s(self._call(function, arrays, group_size, in_place)))
+        return self._beyond_dispatch(median_s(self.call(function, arrays, group_size, in_place)))
 
     def seconds_of_each(
         self, functions: Sequence[tuple[Callable[..., Any], Arrays]]
     ) -> list[float]:
         """As `seconds` of each of some functions, which take turns."""
         shared: Pool = {}
-        calls = [self._call(function, arrays, shared=shared) for function, arrays in functions]
+        calls = [self.call(function, arrays, shared=shared) for function, arrays in functions]
         return [self._beyond_dispatch(seconds) for seconds in medians_s(calls)]
 
     def _beyond_dispatch(self, seconds: float) -> float:
@@ -78,9 +78,9 @@ class AllDevices:
     @cached_property
     def dispatch_s(self) -> float:
         """Seconds of a program that does almost nothing, until its result is there."""
-        return median_s(self._call(lambda x: x + 1, [((1,), jnp.float32)]))
+        return median_s(self.call(lambda x: x + 1, [((1,), jnp.float32)]))
 
-    def _call(
+    def call(
         self,
         function: Callable[..., Any],
         arrays: Arrays,

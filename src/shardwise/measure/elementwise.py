@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.estimate.elementwise import WIDTHS
+from shardwise.estimate.training.measured_rates import LOGITS, TOKENS, WIDTH
 from shardwise.measure.all_devices import AllDevices
 from shardwise.models.numerics import PLAIN_NORM, PLAIN_ROPE
 from shardwise.runtime.blocks.elementwise import normalize, scale_and_shift
@@ -20,9 +21,7 @@ from shardwise.runtime.blocks.positions import RotaryAngles, rotate
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
 
-TOKENS, WIDTH = 1024, 320
 HEAD_WIDTH = 64
-LOGITS = (512, 2048)
 TABLE = (1536, WIDTH)  # of embeddings
 
 
