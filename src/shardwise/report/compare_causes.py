@@ -50,7 +50,10 @@ def phrase(cause: Cause) -> str:
         case causes.EXPOSED:
             return f"planned as hidden, {seconds(measured)} exposed, most{at}"
         case causes.SLOWER_NETWORK:
-            return f"collectives take {seconds(measured)}, planned {seconds(planned)}; most{at}"
+            return (
+                f"collectives take {seconds(measured)} with the hidden ones, planned "
+                f"{seconds(planned)}; most{at}"
+            )
         case causes.HOST_BOUND if cause.name == LOADING:
             return "host-bound: the device waits for the loading of data"
         case causes.HOST_BOUND if cause.name == DISPATCH:

@@ -53,7 +53,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     yield _operation_table(operations[:N_OPERATIONS])
     if profile.chip:
-        yield quiet(f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds")
+        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations[:N_OPERATIONS])
+        caches = ". Above 100 %: arrays in caches, or a faster moment than its measurement" * above
+        yield quiet(
+            f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds{caches}"
+        )
     if profile.memory:
         yield labelled(_memory_rows(profile.memory))
     if not profile.has_programs:
