@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import SPEC, AllDevices
 from shardwise.measure.fit import Fit, fitted
 from shardwise.measure.timing import median_s
 from shardwise.train.data_order import data_order
@@ -54,7 +54,7 @@ def _fit_figures(name: str, fit: Fit) -> Transfer:
 
 def _copies(devices: AllDevices, *, to_host: bool) -> Fit:
     """Fit the seconds of copies of an array of each device to their number and bytes."""
-    sharding = NamedSharding(devices.grid(1), PartitionSpec(("group", "member")))
+    sharding = NamedSharding(devices.grid(1), SPEC)
     rows = []
     for n_numbers in NUMBERS:
         # Offset by a number: an aligned array would be shared with a CPU instead of copied.
