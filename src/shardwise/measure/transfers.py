@@ -73,7 +73,7 @@ def _copies(devices: AllDevices, *, to_host: bool) -> Fit:
         seconds = max(median_s(get) - median_s(add), 0.0) if to_host else median_s(put)
         if seconds:
             rows.append(((1.0, 4.0 * devices.n * n_numbers), seconds))
-    return fitted(rows)
+    return fitted(rows, required=1)
 
 
 def _batches() -> Fit:
@@ -92,7 +92,7 @@ def _batches() -> Fit:
             rows.append(
                 ((float(n_sequences), 1.0 * TOKEN_BYTES * n_sequences * seq), median_s(load))
             )
-        return fitted(rows)
+        return fitted(rows, required=0)
 
 
 def file_seconds() -> tuple[float, float | None]:
