@@ -122,7 +122,7 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
         kind="traces",
         first=first.trace,
         second=second.trace,
-        settings=(),
+        settings=tuple(_settings(_traits(first), _traits(second))),
         rows=(
             *_pair_rows(*seconds),
             _row(groups.STEP, steps[0].typical_s, steps[1].typical_s),
@@ -136,6 +136,15 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
             )
         ),
     )
+
+
+def _traits(profile: Profile) -> dict[str, str]:
+    """What traces may differ in before anything is timed."""
+    return {
+        "devices": f"{profile.devices} {profile.kind}",
+        "program": profile.module,
+        "products": profile.dtype,
+    }
 
 
 def _group_name(group: str) -> str:

@@ -9,7 +9,7 @@ exposed then; else to a loop, a gap inside the program, or the host.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -126,7 +126,9 @@ def profile_devices(
         for key, count in account.counts.items():
             counts[key] += count / len(accounts)
     hlo_module = _hlo_module(accounts[0], active[0], module)
-    work = _work(accounts[0], hlo_module, module, chip)
+    executed = {event.name for event, _ in accounts[0].runs if event.module == module}
+    costs = instruction_costs(hlo_module, executed) if hlo_module is not None else {}
+    work = _work(accounts[0], costs, module, chip)
     traffic = _traffic(accounts[0], hlo_module, module, len(active))
     step_s = sum(parts.values())
     by_category = dict.fromkeys(CATEGORIES, 0.0)
@@ -158,6 +160,7 @@ def profile_devices(
         plan=plan,
         chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
         memory=_memory(active[0], module),
+        dtype=_dtype(accounts[0], costs, module),
     )
 
 
@@ -184,11 +187,9 @@ def _traffic(
 
 
 def _work(
-    account: DeviceAccount, hlo_module: Module | None, module: str, chip: Chip | None
+    account: DeviceAccount, costs: Mapping[str, Cost], module: str, chip: Chip | None
 ) -> dict[Key, Work]:
     """FLOPs and bytes of a step by operation, as the profiler says, else of the program."""
-    names = {event.name for event, _ in account.runs if event.module == module}
-    costs = instruction_costs(hlo_module, names) if hlo_module is not None else {}
     work: dict[Key, Work] = {}
     for event, n_runs in account.runs:
         cost = costs.get(event.name) if event.module == module else None
@@ -200,6 +201,16 @@ def _work(
             key = _key(event)
             work[key] = work.get(key, Work()).plus(cost, chip, n_runs)
     return work
+
+
+def _dtype(account: DeviceAccount, costs: Mapping[str, Cost], module: str) -> str:
+    """The dtype in which most FLOPs of products are computed; empty if it is not known."""
+    flops: Counter[str] = Counter()
+    for event, n_runs in account.runs:
+        cost = costs.get(event.name) if event.module == module else None
+        if cost is not None and cost.flops:
+            flops[cost.dtype] += round(n_runs * cost.flops)
+    return max(flops, key=lambda dtype: flops[dtype], default="")
 
 
 def _memory(device: Device, module: str) -> MemoryPeak | None:

@@ -97,6 +97,8 @@ class Profile:
         plan: the plan kept beside the trace, which ran; empty without one.
         chip: whose roofs bound the operations; empty without one.
         memory: None if the trace does not hold the compiler's assignment.
+        dtype: of the operands of products as compiled (`bf16`); empty if the trace does not hold
+            the program.
     """
 
     trace: str
@@ -119,3 +121,4 @@ class Profile:
     plan: str = ""
     chip: str = ""
     memory: MemoryPeak | None = None
+    dtype: str = ""

@@ -119,7 +119,8 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
         f"mean of {measured} of {profile.module} on {counted(profile.devices, profile.kind)}, "
         f"the longest {units.show_seconds(profile.longest_step_s)}",
     )
-    yield "compute", f"{units.show_seconds(profile.compute_s)} a step"
+    dtype = f", products in {profile.dtype}" if profile.dtype else ""
+    yield "compute", f"{units.show_seconds(profile.compute_s)} a step{dtype}"
     if profile.communication_s:
         yield (
             "comms",

@@ -39,7 +39,7 @@ from tests.unit.compare.sharded_programs import N_STEPS, PROGRAMS, SUMMED, recor
 
 STALL_S = 0.02
 N_READS = 60  # of a batch by the slow loader
-N_ARRAYS = 4000
+N_ARRAYS = 20_000
 
 
 def first_line(comparison: StepComparison) -> str:
@@ -155,6 +155,19 @@ def loaded(folder: Path, batches: Sequence[Any]) -> Profile:
     return profile_devices(str(folder), read_devices(str(folder)))
 
 
+def test_traces_in_other_dtypes_differ_in_it(tmp_path: Path) -> None:
+    """XLA computes bf16 products in fp32 on CPUs, unless they are those of this package."""
+    weights = [jnp.ones((256, 256), jnp.bfloat16)] * 2
+    x = jnp.ones((512, 256), jnp.bfloat16)
+    record(tmp_path, lambda: layers(weights, x))
+    upcast = profile_devices(str(tmp_path), read_devices(str(tmp_path)))
+    assert "products in f32" in render(profile_blocks(upcast, ""), io.StringIO())
+    pair = sw.compare(upcast, replace(upcast, dtype="bf16"))
+    assert isinstance(pair, PairComparison)
+    assert [(s.name, s.first, s.second) for s in pair.settings] == [("products", "f32", "bf16")]
+    assert sw.compare(upcast, upcast).settings == ()  # type: ignore[union-attr]
+
+
 def test_loading_is_not_dispatch(tmp_path: Path) -> None:
     """A loader that decompresses, the same batches in memory, and a step of thousands of arrays."""
     dataset = grain.MapDataset.source(Compressed())
@@ -169,7 +182,7 @@ def test_loading_is_not_dispatch(tmp_path: Path) -> None:
 
 def test_dispatch_is_not_loading(tmp_path: Path) -> None:
     """A step that JAX dispatches with thousands of arrays, and the same numbers as one array."""
-    many = [jnp.ones(8) for _ in range(N_ARRAYS)]
+    many = [jnp.ones(8)] * N_ARRAYS
     total = jax.jit(lambda arrays: arrays[0].sum() + arrays[-1].sum())
     record(tmp_path / "many", lambda: total(many))
     profiles = profile_devices(str(tmp_path / "many"), read_devices(str(tmp_path / "many")))
