@@ -12,13 +12,17 @@ pytestmark = pytest.mark.oracle
 
 SCRIPT = """
 import json
-from shardwise.measure import attention, collectives, elementwise, machine, memory, products, update
+from shardwise.measure import attention, collectives, elementwise, machine, memory, products
+from shardwise.measure import transfers, update
 from shardwise.measure import timing
 timing.medians_s.__defaults__ = (1, 0.0)
 timing.median_s.__defaults__ = (1, 0.0)
 products.SHAPES = ((64, 32, 48), (128, 32, 32), (32, 64, 64), (96, 96, 16))
 attention.SCORES = 1
 memory.NUMBERS = 1 << 16
+memory.LOOP_KIB = 64
+transfers.NUMBERS = (1 << 10, 1 << 16)
+transfers.FILE_BYTES = 1 << 20
 update.SHAPE = (64, 64)
 collectives.NUMBERS = (1 << 6, 1 << 10, 1 << 12)
 found = machine.measure(2)
@@ -37,6 +41,8 @@ def test_every_figure_of_training_is_measured() -> None:
         *("training.step", "training.layer", "training.update", "training.loss"),
         *("training.lookup", "training.fp32_D_forward", "training.bf16_F_backward"),
         *("training.fp32_attention_backward_512", "training.bf16_attention_forward_128"),
+        *("memory.64KiB_1", "memory.65536KiB_4", "transfers.put", "transfers.loader_start"),
+        *("transfers.dispatch", "transfers.disk_read", "transfers.disk_write"),
     ):
         assert path in figures
     products = {path for path in figures if path.startswith("training.fp32_weight")}

@@ -53,6 +53,8 @@ class GroupedCommand(TyperCommand):
                 group = getattr(param, "rich_help_panel", None) or group
                 title = group
             record = param.get_help_record(ctx)
+            if record and title == "Arguments":  # all are words: their type says nothing
+                record = (record[0].partition(" <")[0], record[1])
             if record:
                 sections.setdefault(title, []).append(record)
         for title, rows in sections.items():

@@ -19,7 +19,7 @@ from shardwise.compare.planned import PlannedStep
 from shardwise.compare.result import Cause
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.profile.result import Profile
+from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 
 SLOWER = "slower"  # FLOP/s planned and measured; without FLOPs, seconds
 RECOMPUTED = "recomputed"  # seconds of recomputed matmuls
@@ -28,7 +28,7 @@ UNPLANNED_COLLECTIVE = "unplanned collective"  # seconds
 WEIGHTS_GATHERED = "weights gathered"  # seconds of a decoding pass
 EXPOSED = "exposed"  # seconds of communication that is exposed
 SLOWER_NETWORK = "slower network"  # seconds of all communication
-HOST_BOUND = "host-bound"  # seconds
+HOST_BOUND = "host-bound"  # seconds; its name is what the host does: loading, dispatch, or neither
 IDLE = "idle"  # seconds
 COPIES = "copies"  # seconds
 LOOPS = "loops"  # seconds
@@ -49,11 +49,13 @@ KINDS = (
 LAUNCH_S = 20e-6  # operations shorter than this are mostly launches
 DISPATCH_S = 2e-3  # the host takes less to start a program whose inputs are there
 MOST = 0.5  # share of a gap that explains it
+GATHER = "all_gather"
 READING = "reading"  # weights, which takes longer than computing with them
 SENDING = "sending"  # weights and gradients
 SENT = ("fsdp", "data")  # roles over which they are sent
 FORWARD = 0.2  # share of a gap of collectives that those of the forward pass alone explain
 EMBEDDING = "embed"
+MORE_MEMORY = 0.2  # above the planned memory, from which a program is told to need more
 SMALL = 0.1  # share of a step from which on a plan's own weakness is told
 NETWORK_NOISE = 1.25  # ratio of times of collectives that counts as equal
 LANES = 128  # the vocabulary of a chip should be a multiple of it: lanes of a TPU, tiles of a GPU
@@ -65,6 +67,8 @@ _OUTSIDE = {
     groups.LOOPS: LOOPS,
     groups.OTHER_MATMULS: UNNAMED,
 }
+
+_NAMED = (groups.COPIES, groups.OTHER_MATMULS, groups.BETWEEN)  # by their largest part
 
 
 class Pair(TypedDict):
@@ -93,7 +97,7 @@ def gap_cause(
     if group == groups.BETWEEN and gap_s < SMALL * profile.step_s:
         return Cause(kind=IDLE, seconds=gap_s, group=group, **pair)
     if group in _OUTSIDE:
-        name = measured.largest.name if group in (groups.COPIES, groups.OTHER_MATMULS) else ""
+        name = measured.largest.name if group in _NAMED else ""
         return Cause(kind=_OUTSIDE[group], seconds=gap_s, group=group, name=name, **pair)
     if group.endswith(groups.COMMUNICATION_GROUP):
         return _communication_cause(group, planned, gap_s, measured, profile, plan)
@@ -123,7 +127,7 @@ def _communication_cause(
     profile: Profile,
     plan: AnyPlan,
 ) -> Cause:
-    unplanned = [op for op in measured.operations if _is_unplanned(op.name, op.phase, planned)]
+    unplanned = [op for op in measured.operations if _is_unplanned(op, planned)]
     unplanned_s = sum(op.seconds for op in unplanned)
     if unplanned and unplanned_s > FORWARD * gap_s:
         kind = WEIGHTS_GATHERED if isinstance(plan, ServingPlan) else UNPLANNED_COLLECTIVE
@@ -150,14 +154,19 @@ def _communication_cause(
     )
 
 
-def _is_unplanned(name: str, phase: str, planned: PlannedStep) -> bool:
+def _is_unplanned(part: OperationTime, planned: PlannedStep) -> bool:
     """Whether a collective of the forward pass belongs to an operation without planned ones.
 
-    Those of the backward pass may sum gradients, which plans list without their operations.
+    An AllGather is one too where other kinds are planned, and no AllGather. Collectives of the
+    backward pass may sum gradients, which plans list without their operations.
     """
-    operation = planned_part(name.partition("+")[0])
+    operation = planned_part(part.name.partition("+")[0])
     has_arrays = operation.partition(".")[0] in (*BLOCKS, EMBEDDING)
-    return has_arrays and phase == "forward" and operation not in planned.roles
+    if not has_arrays or part.phase != "forward":
+        return False
+    if operation not in planned.roles:
+        return True
+    return GATHER in part.collectives and GATHER not in planned.kinds.get(operation, ())
 
 
 def plan_causes(plan: AnyPlan, planned: PlannedStep) -> Iterator[Cause]:
@@ -206,6 +215,25 @@ def _serving_causes(plan: ServingPlan) -> Iterator[Cause]:
             planned=reachable,
             measured=decode.batch,
         )
+
+
+def memory_causes(plan: AnyPlan, profile: Profile) -> Iterator[Cause]:
+    """A traced program that needs more memory than planned, with what holds most at its peak."""
+    memory = profile.memory
+    planned = plan.memory.total
+    if memory is not None and memory.bytes > (1 + MORE_MEMORY) * planned:
+        yield Cause(
+            kind=MEMORY,
+            seconds=0.0,
+            name=_largest_arrays(memory),
+            planned=planned,
+            measured=memory.bytes,
+        )
+
+
+def _largest_arrays(memory: MemoryPeak) -> str:
+    """The operation whose arrays take most of the memory at the peak; empty if none is known."""
+    return memory.arrays[0].name if memory.arrays else ""
 
 
 def profile_causes(profile: Profile) -> Iterator[Cause]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.compare import groups
 from shardwise.compare.causes import plan_causes
@@ -20,11 +20,13 @@ from shardwise.profile.result import Profile
 
 # Of an operation in the faster trace and in the slower one:
 NEW_COLLECTIVE = "new collective"  # seconds
+MORE_BYTES = "more bytes"  # bytes that collectives join on a device
 MORE_FLOPS = "more FLOPs"  # FLOPs of a device
+MORE_MEMORY = "more memory"  # bytes of a device, of the first and of the second
 GREW = "grew"  # seconds of a group, or of an operation, of the first and of the second
-ORDER = (NEW_COLLECTIVE, MORE_FLOPS, GREW)
+ORDER = (NEW_COLLECTIVE, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, GREW)
 MOST = 0.5  # of a collective's time by which all of them grew, if it is a new one
-MORE = 1.1  # ratio of FLOPs from which on a program computes more
+MORE = 1.1  # ratio of FLOPs, or bytes, from which on a program has more
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "kv_cache", "other")
 LAST_STEPS = 10  # whose mean is the loss of a run
 
@@ -120,15 +122,29 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
         kind="traces",
         first=first.trace,
         second=second.trace,
-        settings=(),
+        settings=tuple(_settings(_traits(first), _traits(second))),
         rows=(
             *_pair_rows(*seconds),
             _row(groups.STEP, steps[0].typical_s, steps[1].typical_s),
         ),
         figures=tuple(_trace_figures(first, second)),
         noise=noise,
-        causes=tuple(_trace_causes(*times, steps, noise)),
+        causes=tuple(
+            sorted(
+                [*_trace_causes(*times, steps, noise), *_memory_cause(first, second)],
+                key=lambda cause: ORDER.index(cause.kind),
+            )
+        ),
     )
+
+
+def _traits(profile: Profile) -> dict[str, str]:
+    """What traces may differ in before anything is timed."""
+    return {
+        "devices": f"{profile.devices} {profile.kind}",
+        "program": profile.module,
+        "products": profile.dtype,
+    }
 
 
 def _group_name(group: str) -> str:
@@ -164,19 +180,22 @@ def _trace_causes(
         other = fast.get(name, OperationSum())
         kind = _growth(part, other)
         grown_s = part.seconds - other.seconds
-        if kind == NEW_COLLECTIVE and more_communication_s < MOST * part.seconds:
+        if (
+            kind == NEW_COLLECTIVE
+            and not part.traffic
+            and (more_communication_s < MOST * part.seconds)
+        ):
             kind = GREW  # the other program has it under other names
         if not kind or (grown_s <= noise * part.seconds and kind == GREW):
             continue
-        sizes = (other.seconds, part.seconds)
-        if kind == MORE_FLOPS:
-            sizes = (other.flops, part.flops)
-        elif kind == GREW and not slower:
+        sizes = _sizes(kind, part, other)
+        if kind == GREW and not slower:
             sizes = (part.seconds, other.seconds)
         cause = Cause(
             kind=kind,
             seconds=max(0.0, grown_s),
             group=name,
+            name=_new_kind(part, other) if kind == NEW_COLLECTIVE else "",
             planned=sizes[0],
             measured=sizes[1],
         )
@@ -185,14 +204,46 @@ def _trace_causes(
     yield from explanations
 
 
+def _sizes(kind: str, part: OperationSum, other: OperationSum) -> tuple[float, float]:
+    """What differs between two operations, in the unit of the cause: of the other and of `part`."""
+    if kind == MORE_FLOPS:
+        return other.flops, part.flops
+    if kind == MORE_BYTES:
+        return other.n_bytes, part.n_bytes
+    if kind == NEW_COLLECTIVE and part.traffic:
+        return 0.0, part.traffic[_new_kind(part, other)]
+    return other.seconds, part.seconds
+
+
+def _new_kind(part: OperationSum, other: OperationSum) -> str:
+    """The kind of the largest collective that only `part` has; empty if none is known."""
+    kinds = part.traffic.keys() - other.traffic.keys()
+    return max(kinds, key=lambda kind: part.traffic[kind], default="")
+
+
+def _memory_cause(first: Profile, second: Profile) -> Iterator[Cause]:
+    """The memory of the second trace if it needs more, with what holds most at its peak."""
+    if first.memory and second.memory and second.memory.bytes > MORE * first.memory.bytes:
+        arrays = second.memory.arrays
+        yield Cause(
+            kind=MORE_MEMORY,
+            seconds=0.0,
+            name=arrays[0].name if arrays else "",
+            planned=first.memory.bytes,
+            measured=second.memory.bytes,
+        )
+
+
 def _communication_s(operations: Mapping[str, OperationSum]) -> float:
     return sum(part.seconds for part in operations.values() if part.is_collective)
 
 
 def _growth(part: OperationSum, other: OperationSum) -> str:
     """How an operation differs from that of the other trace; empty if it does not take longer."""
-    if part.is_collective and not other.seconds:
+    if part.is_collective and (not other.seconds or (other.traffic and _new_kind(part, other))):
         return NEW_COLLECTIVE
+    if other.n_bytes and part.n_bytes > MORE * other.n_bytes:
+        return MORE_BYTES
     if other.flops and part.flops > MORE * other.flops:
         return MORE_FLOPS
     return GREW if part.seconds > other.seconds else ""
@@ -228,11 +279,21 @@ def _settings(first: Mapping[str, str], second: Mapping[str, str]) -> Iterator[S
 
 @dataclass(slots=True)
 class OperationSum:
-    """Operations of a step of one name: their seconds and FLOPs, and whether they communicate."""
+    """Operations of a step of one name: their seconds and FLOPs, and whether they communicate.
+
+    Args:
+        traffic: kind of a collective -> bytes of the arrays that it joins on a device.
+    """
 
     seconds: float = 0.0
     flops: float = 0.0
     is_collective: bool = False
+    traffic: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def n_bytes(self) -> float:
+        """Bytes of the arrays that all collectives join."""
+        return sum(self.traffic.values())
 
 
 def _operations(profile: Profile) -> dict[str, OperationSum]:
@@ -247,6 +308,8 @@ def _operations(profile: Profile) -> dict[str, OperationSum]:
         part = sums.setdefault(name, OperationSum(is_collective=is_collective))
         part.seconds += operation.seconds
         part.flops += operation.flops or 0.0
+        for kind, n_bytes in operation.collectives.items():
+            part.traffic[kind] = part.traffic.get(kind, 0.0) + n_bytes
     return sums
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shardwise.check.causes import planned_part
 from shardwise.compare.groups import (
@@ -49,6 +49,7 @@ class PlannedStep:
         remat_s: group -> the seconds of it that remat takes.
         traffic_s: role -> seconds of its collectives, exposed and hidden.
         roles: operation of the model -> the roles of its collectives.
+        kinds: operation of the model -> the kinds of its collectives.
         merges_matmuls: whether the matmuls of all blocks are one group, as in serving.
     """
 
@@ -58,6 +59,7 @@ class PlannedStep:
     remat_s: Mapping[str, float]
     traffic_s: Mapping[str, float]
     roles: Mapping[str, frozenset[str]]
+    kinds: Mapping[str, frozenset[str]] = field(default_factory=dict)
     merges_matmuls: bool = False
 
     @property
@@ -102,6 +104,7 @@ def _training_step(plan: Plan) -> PlannedStep:
         remat_s=remat_s,
         traffic_s={role: float(s) for role, s in time.traffic_s.items() if float(s) > 0},
         roles=_roles(plan.operations),
+        kinds=_kinds(plan.operations),
     )
 
 
@@ -129,6 +132,7 @@ def _serving_step(plan: ServingPlan) -> PlannedStep:
         remat_s={},
         traffic_s=traffic_s,
         roles=_roles(operations),
+        kinds=_kinds(operations),
         merges_matmuls=True,
     )
 
@@ -140,6 +144,15 @@ def _roles(operations: tuple[Operation, ...] | list[Operation]) -> dict[str, fro
             name = planned_part(op.name)
             roles[name] = roles.get(name, frozenset()) | {op.role}
     return roles
+
+
+def _kinds(operations: Sequence[Operation]) -> dict[str, frozenset[str]]:
+    kinds: dict[str, frozenset[str]] = {}
+    for op in operations:
+        if op.collective:
+            name = planned_part(op.name)
+            kinds[name] = kinds.get(name, frozenset()) | {op.collective}
+    return kinds
 
 
 def _add(sums: dict[str, float], key: str, value: float) -> None:

@@ -58,6 +58,8 @@ def compare_step(
         measured = measured_groups(profile, planned)
         explanations += causes.remat_causes(planned, measured.values(), profile.step_s)
         explanations += causes.profile_causes(profile)
+        if verdict is None:  # which says more about memory
+            explanations += causes.memory_causes(plan, profile)
     else:
         rows = [
             Row(group=group, planned_s=seconds, compiled_s=_compiled_s(group, verdict))

@@ -140,6 +140,8 @@ class Chip:
         training: measured rates of training steps, by the names of their figures; empty if they
             were not measured.
         collectives: the same of collectives.
+        memory_bytes_per_s: measured memory bandwidth by size and number of arrays: `64KiB_2`.
+        transfers: measured copies between host and devices, disk, loader, dispatch.
         dcn_bytes_per_s_per_chip: a chip's share of its host's network bandwidth, one way, B/s.
         own_step_ratio: measured over expected seconds of a step in the user's own runs: their
             geometric mean.
@@ -191,6 +193,8 @@ class Chip:
     serving: Serving | None = None
     training: Mapping[str, float] = field(default_factory=dict, hash=False)
     collectives: Mapping[str, float] = field(default_factory=dict, hash=False)
+    memory_bytes_per_s: Mapping[str, float] = field(default_factory=dict, hash=False)
+    transfers: Mapping[str, float] = field(default_factory=dict, hash=False)
     own_step_ratio: float | None = None
     n_own_runs: int | None = None
     path: str = field(default="", compare=False)
@@ -292,7 +296,7 @@ def get(chip: Chip, path: str) -> Value | None:
     return value  # type: ignore[no-any-return]
 
 
-_MAPPINGS = ("product_flops_per_s", "training", "collectives")
+_MAPPINGS = ("product_flops_per_s", "training", "collectives", "memory_bytes_per_s", "transfers")
 _OPTIONAL = {"scale_out": ScaleOut, "serving": Serving}  # made when one of their figures is given
 
 

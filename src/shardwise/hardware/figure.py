@@ -36,6 +36,8 @@ TRAINING_DTYPES: Final = ("fp32", "bf16")
 PRODUCTS: Final = ("forward", "input", "weight")  # a product, the gradients of its operands
 PASSES: Final = ("forward", "backward")
 BETWEEN: Final = ("D", "heads", "F")  # widths of element-wise work: `estimate.elementwise`
+MEMORY_KIB: Final = (64, 512, 4096, 65536)  # arrays of a measured memory bandwidth
+MEMORY_STREAMS: Final = (1, 2, 4)  # arrays that are read together
 COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 
 
@@ -60,6 +62,19 @@ def _collective_units() -> dict[str, str]:
         found |= {f"{kind}_{size}": "B/s" for size in GROUP_SIZES}
         found |= {f"{kind}_{size}_start": "s" for size in GROUP_SIZES}
     return found
+
+
+def memory_key(kib: int, n_streams: int) -> str:
+    """Key of the memory bandwidth of arrays of `kib` KiB together, read as `n_streams` arrays."""
+    return f"{kib}KiB_{n_streams}"
+
+
+_MEMORY = [memory_key(kib, n) for kib in MEMORY_KIB for n in MEMORY_STREAMS]
+# What moves between host and devices, disk and loader; `dispatch` is a program that does nothing.
+_TRANSFERS = {
+    "put": "B/s", "put_start": "s", "get": "B/s", "get_start": "s", "dispatch": "s",
+    "disk_read": "B/s", "disk_write": "B/s", "loader": "B/s", "loader_start": "s",
+}  # fmt: skip
 
 
 FIELDS: Final[dict[str, Field]] = {
@@ -124,6 +139,8 @@ FIELDS: Final[dict[str, Field]] = {
         f"collectives.{k}": Field(f"collectives.{k}", unit)
         for k, unit in _collective_units().items()
     },
+    **{f"memory.{key}": Field(f"memory_bytes_per_s.{key}", "B/s") for key in _MEMORY},
+    **{f"transfers.{k}": Field(f"transfers.{k}", unit) for k, unit in _TRANSFERS.items()},
 }
 
 # Dtypes at which a chip may have a peak; `_SPELLINGS` maps other spellings to these. The peak of

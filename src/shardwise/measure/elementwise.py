@@ -13,16 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.estimate.elementwise import WIDTHS
-from shardwise.measure.all_devices import AllDevices
+from shardwise.estimate.training.measured_rates import LOGITS, TOKENS, WIDTH
+from shardwise.measure.all_devices import AllDevices, Arrays
 from shardwise.models.numerics import PLAIN_NORM, PLAIN_ROPE
 from shardwise.runtime.blocks.elementwise import normalize, scale_and_shift
 from shardwise.runtime.blocks.positions import RotaryAngles, rotate
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
 
-TOKENS, WIDTH = 1024, 320
 HEAD_WIDTH = 64
-LOGITS = (512, 2048)
 TABLE = (1536, WIDTH)  # of embeddings
 
 
@@ -66,19 +65,24 @@ def block(platform: str) -> dict[str, Between]:
 def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float]:
     """Bytes per second by width and pass: `D_forward`."""
     element_type = dtype(dtype_name)
-    rates = {}
-    for name, work in block(devices.platform).items():
+    works = block(devices.platform)
+    programs: list[tuple[Callable[..., Any], Arrays]] = []
+    for work in works.values():
         arrays = [((TOKENS, WIDTH), element_type)] * work.n_arrays
-        n_bytes = element_type.dtype.itemsize * work.elements * TOKENS * WIDTH
 
         def both(*arrays: Any, work: Between = work) -> Any:
             results, pull_back = jax.vjp(work.function, *arrays)
             results = jax.lax.optimization_barrier(results)
             return results, pull_back(results)
 
-        forward_s, both_s = devices.seconds_of_each([(work.function, arrays), (both, arrays)])
+        programs += [(work.function, arrays), (both, arrays)]
+    seconds = iter(devices.seconds_of_each(programs))
+    rates = {}
+    for name, work in works.items():
+        n_bytes = element_type.dtype.itemsize * work.elements * TOKENS * WIDTH
+        forward_s = next(seconds)
         rates[f"{name}_forward"] = n_bytes / forward_s
-        rates[f"{name}_backward"] = 2 * n_bytes / max(both_s - forward_s, forward_s / 2)
+        rates[f"{name}_backward"] = 2 * n_bytes / max(next(seconds) - forward_s, forward_s / 2)
     return rates
 
 

@@ -6,20 +6,29 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+import jax.numpy as jnp
+
 from shardwise.hardware.figure import TRAINING_DTYPES, unit_of
 from shardwise.measure.all_devices import AllDevices
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
 from shardwise.measure.elementwise import lookup_bytes_per_s, loss_bytes_per_s, measure_elementwise
 from shardwise.measure.fit import Fit
-from shardwise.measure.memory import memory_bytes, square_flops_per_s, stream_bytes_per_s
-from shardwise.measure.products import measure_products
+from shardwise.measure.memory import (
+    bandwidth_by_size,
+    memory_bytes,
+    square_flops_per_s,
+    stream_bytes_per_s,
+)
+from shardwise.measure.products import measure_products, product
 from shardwise.measure.rates import MeasuredRates
 from shardwise.measure.small_step import overheads
-from shardwise.measure.timing import OtherLoad
+from shardwise.measure.timing import Drift, OtherLoad
+from shardwise.measure.transfers import measure_transfers
 from shardwise.measure.update import update_bytes_per_s
 from shardwise.runtime.devices import cpu_devices
 
+REFERENCE_DIM = 256
 OnStage = Callable[[str], None]
 Found = Iterator[tuple[str, tuple[float, str]]]  # figure -> (its value, how it was found)
 
@@ -35,10 +44,12 @@ def measure(n_devices: int, on_stage: OnStage = lambda stage: None) -> MeasuredR
     """
     load = OtherLoad()
     devices = AllDevices(cpu_devices(n_devices))
+    drift = Drift(reference(devices))
     figures: dict[str, float] = {}
     sources: dict[str, str] = {}
     for stage, part in _parts(devices):
         on_stage(stage)
+        drift.sample()
         for path, (value, source) in part():
             if value:
                 figures[path] = value
@@ -52,7 +63,14 @@ def measure(n_devices: int, on_stage: OnStage = lambda stage: None) -> MeasuredR
         sources={path: source for path, source in sources.items() if source},
     )
     rates = rates.with_figures(overheads(rates, devices))
-    return replace(rates, other_load=load.share())
+    drift.sample()
+    return replace(rates, other_load=load.share(), drift=drift.share)
+
+
+def reference(devices: AllDevices) -> Callable[[], object]:
+    """A product on all devices that is timed from time to time: the speed of the machine."""
+    arrays = [((REFERENCE_DIM, REFERENCE_DIM), jnp.float32)] * 2
+    return devices.call(product(devices.platform), arrays)
 
 
 def fastest(figures: Mapping[str, float]) -> dict[str, float]:
@@ -74,6 +92,7 @@ def _parts(devices: AllDevices) -> Iterator[tuple[str, Callable[[], Found]]]:
     for dtype in TRAINING_DTYPES:
         yield f"products in {dtype}", partial(_products, devices, dtype)
         yield f"work between products in {dtype}", partial(_between, devices, dtype)
+    yield "copies, disk and loader", partial(_transfers, devices)
     yield "loss and update", partial(_outside_layers, devices)
     if devices.n > 1:
         yield "collectives", partial(_collectives, devices)
@@ -93,6 +112,13 @@ def _memory(devices: AllDevices) -> Found:
         yield f"peak.{dtype}", (square_flops_per_s(devices, dtype), "")
     yield "hbm.capacity", (memory_bytes(devices), "")
     yield "hbm.bandwidth", (stream_bytes_per_s(devices), "")
+    for key, rate in bandwidth_by_size(devices).items():
+        yield f"memory.{key}", (rate, "")
+
+
+def _transfers(devices: AllDevices) -> Found:
+    for key, figure in measure_transfers(devices):
+        yield f"transfers.{key}", figure
 
 
 def _between(devices: AllDevices, dtype: str) -> Found:

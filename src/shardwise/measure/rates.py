@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+BUSY = 0.1  # share of the processors that other programs may use
+DRIFT = 0.2  # by which a product may be slower at one time than at another
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRates:
@@ -17,6 +20,7 @@ class MeasuredRates:
         sources: name of a figure -> how it was found, where that is more than one measurement.
         other_load: share of the processors that other processes used during the measurement; None
             if the system does not tell.
+        drift: by how much a product was slower at its slowest than at its fastest, as a fraction.
     """
 
     n_devices: int
@@ -24,6 +28,12 @@ class MeasuredRates:
     figures: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     other_load: float | None = None
+    drift: float = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs ran meanwhile, or the machine's speed changed."""
+        return (self.other_load or 0.0) > BUSY or self.drift > DRIFT
 
     def with_figures(self, figures: Mapping[str, float]) -> MeasuredRates:
         """A copy with more figures."""

@@ -7,6 +7,7 @@ their plan at the rates found so far belongs to steps and layers, whatever their
 from __future__ import annotations
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardwise.measure.rates import MeasuredRates
 from shardwise.measure.timing import median_s
 from shardwise.models import ModelConfig
 from shardwise.runtime.training.programs import step_of
+from shardwise.runtime.training.step import TrainStep
 from shardwise.search.given import NOTHING_FIXED
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
@@ -39,17 +41,21 @@ SHORTEST_S = 1e-6
 
 def overheads(rates: MeasuredRates, devices: AllDevices) -> dict[str, float]:
     """Seconds of a step and of a layer beyond the measured work."""
-    beyond_s = [beyond_plan_s(rates, devices, depth) for depth in DEPTHS]
+    cases = [narrow_case(rates, depth) for depth in DEPTHS]
+    with ThreadPoolExecutor() as threads:  # their compilation takes longer than their steps
+        programs = list(threads.map(lambda case: compiled_step(case, devices), cases))
+    beyond_s = [
+        measured_s(*program) - planned_s(case)
+        for program, case in zip(programs, cases, strict=True)
+    ]
     layer_s = max((beyond_s[1] - beyond_s[0]) / (DEPTHS[1] - DEPTHS[0]), SHORTEST_S)
     step_s = max(beyond_s[0] - DEPTHS[0] * layer_s, SHORTEST_S)
     return {"training.step": step_s, "training.layer": layer_s}
 
 
-def beyond_plan_s(rates: MeasuredRates, devices: AllDevices, depth: int) -> float:
-    """Seconds that the step of a narrow model takes longer than planned."""
-    case = narrow_case(rates, depth)
-    planned_s = float(case.step().time(case.cal, profile_of(case.job, case.system.chip)).step_s)
-    return step_s(case, devices) - planned_s
+def planned_s(case: Case) -> float:
+    """Seconds of the step at the rates found so far."""
+    return float(case.step().time(case.cal, profile_of(case.job, case.system.chip)).step_s)
 
 
 def narrow_case(rates: MeasuredRates, depth: int) -> Case:
@@ -74,14 +80,18 @@ def narrow_case(rates: MeasuredRates, depth: int) -> Case:
     )
 
 
-def step_s(case: Case, devices: AllDevices) -> float:
-    """Seconds of a compiled step, with the batch and the scalars that the host moves."""
+def compiled_step(case: Case, devices: AllDevices) -> tuple[TrainStep, Any]:
+    """A training step, and its compiled program."""
     recipe = Recipe(steps=1000, schedule="constant")
     grid = np.array(devices.devices, dtype=object).reshape(1, -1)
-    made = step_of(case, grid, make_optimizer=guarded_optimizer(recipe))
-    compiled = compile_step(made)
-    state = random_state(made, 0)
-    _, shapes = made.shapes()
+    train_step = step_of(case, grid, make_optimizer=guarded_optimizer(recipe))
+    return train_step, compile_step(train_step)
+
+
+def measured_s(train_step: TrainStep, compiled: Any) -> float:
+    """Seconds of a compiled step, with the batch and the scalars that the host moves."""
+    state = random_state(train_step, 0)
+    _, shapes = train_step.shapes()
     tokens = {name: np.zeros(shape.shape, np.int32) for name, shape in shapes.items()}
 
     def step() -> Any:

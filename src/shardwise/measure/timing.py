@@ -51,6 +51,23 @@ def jax_ready(result: Any) -> None:
     jax.block_until_ready(result)
 
 
+class Drift:
+    """How much the speed of the machine changed, by one call that is timed again and again."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._seconds: list[float] = []
+
+    def sample(self) -> None:
+        """Time the call once more."""
+        self._seconds.append(median_s(self._call))
+
+    @property
+    def share(self) -> float:
+        """The slowest over the fastest sample, less 1."""
+        return max(self._seconds) / min(self._seconds) - 1
+
+
 class OtherLoad:
     """Measures the processor time of other processes since it was created, on Linux."""
 

@@ -9,11 +9,12 @@ exposed then; else to a loop, a gap inside the program, or the host.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from shardwise.check.hlo.costs import Cost
+from shardwise.check.hlo.text import Module
 from shardwise.errors import BadFile
 from shardwise.hardware import Chip
 from shardwise.profile.categories import (
@@ -25,9 +26,15 @@ from shardwise.profile.categories import (
     LOOP,
     WORK,
 )
-from shardwise.profile.costs import Work, program_costs
+from shardwise.profile.costs import (
+    Work,
+    instruction_collectives,
+    instruction_costs,
+    program_module,
+)
 from shardwise.profile.devices import Device, Event, Execution, devices_of
 from shardwise.profile.files import open_trace, trace_files
+from shardwise.profile.host import DISPATCH, LOADING, HostSpan
 from shardwise.profile.intervals import Span, covered, partition
 from shardwise.profile.memory import memory_peak
 from shardwise.profile.plans import chip_of, plan_beside
@@ -35,8 +42,10 @@ from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Pr
 
 NANOSECONDS = 1e9  # per second
 # Which of the categories that overlap has the time; a copy beside the operations comes after both.
+# A host loads, or dispatches, where no device works.
 LEVELS = {**dict.fromkeys(WORK, 0), COMMUNICATION: 1, LOOP: 3, GAP: 4}
 BESIDE = 2
+HOST_LEVELS = {LOADING: 5, DISPATCH: 6}
 
 
 Key = tuple[str, str, str]  # name, pass, category of an operation
@@ -116,7 +125,11 @@ def profile_devices(
             parts[key] += seconds / len(accounts)
         for key, count in account.counts.items():
             counts[key] += count / len(accounts)
-    work = _work(accounts[0], active[0], module, chip)
+    hlo_module = _hlo_module(accounts[0], active[0], module)
+    executed = {event.name for event, _ in accounts[0].runs if event.module == module}
+    costs = instruction_costs(hlo_module, executed) if hlo_module is not None else {}
+    work = _work(accounts[0], costs, module, chip)
+    traffic = _traffic(accounts[0], hlo_module, module, len(active))
     step_s = sum(parts.values())
     by_category = dict.fromkeys(CATEGORIES, 0.0)
     for (_, _, category), seconds in parts.items():
@@ -143,22 +156,40 @@ def profile_devices(
             CategoryTime(category=category, seconds=seconds, share=seconds / step_s)
             for category, seconds in by_category.items()
         ),
-        operations=_operation_times(parts, counts, work, step_s),
+        operations=_operation_times(parts, counts, work, traffic, step_s),
         plan=plan,
         chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
         memory=_memory(active[0], module),
+        dtype=_dtype(accounts[0], costs, module),
     )
 
 
-def _work(
-    account: DeviceAccount, device: Device, module: str, chip: Chip | None
-) -> dict[Key, Work]:
-    """FLOPs and bytes of a step by operation, as the profiler says, else of the program."""
-    costs: dict[str, Cost] = {}
+def _hlo_module(account: DeviceAccount, device: Device, module: str) -> Module | None:
+    """The program of the steps as HLO; None if the trace does not hold it."""
     names = {event.name for event, _ in account.runs if event.module == module}
     program = device.programs.executed(module, names)
-    if program is not None:
-        costs = program_costs(program, names)
+    return program_module(program) if program is not None else None
+
+
+def _traffic(
+    account: DeviceAccount, hlo_module: Module | None, module: str, n_devices: int
+) -> dict[Key, dict[str, float]]:
+    """Bytes that the collectives of a step join, by operation and kind."""
+    sizes = instruction_collectives(hlo_module, n_devices) if hlo_module is not None else {}
+    traffic: dict[Key, dict[str, float]] = {}
+    for event, n_runs in account.runs:
+        if event.module != module or event.category != COMMUNICATION:
+            continue
+        for kind, n_bytes in sizes.get(event.name, {}).items():
+            by_kind = traffic.setdefault(_key(event), {})
+            by_kind[kind] = by_kind.get(kind, 0.0) + n_runs * n_bytes
+    return traffic
+
+
+def _work(
+    account: DeviceAccount, costs: Mapping[str, Cost], module: str, chip: Chip | None
+) -> dict[Key, Work]:
+    """FLOPs and bytes of a step by operation, as the profiler says, else of the program."""
     work: dict[Key, Work] = {}
     for event, n_runs in account.runs:
         cost = costs.get(event.name) if event.module == module else None
@@ -170,6 +201,16 @@ def _work(
             key = _key(event)
             work[key] = work.get(key, Work()).plus(cost, chip, n_runs)
     return work
+
+
+def _dtype(account: DeviceAccount, costs: Mapping[str, Cost], module: str) -> str:
+    """The dtype in which most FLOPs of products are computed; empty if it is not known."""
+    flops: Counter[str] = Counter()
+    for event, n_runs in account.runs:
+        cost = costs.get(event.name) if event.module == module else None
+        if cost is not None and cost.flops:
+            flops[cost.dtype] += round(n_runs * cost.flops)
+    return max(flops, key=lambda dtype: flops[dtype], default="")
 
 
 def _memory(device: Device, module: str) -> MemoryPeak | None:
@@ -226,6 +267,7 @@ def account_device(device: Device, steps: Sequence[tuple[float, float]]) -> Devi
     ]
     spans = [_gap_span(execution) for execution in device.executions]
     spans += [_event_span(event) for event in events]
+    spans += [_host_span(span) for span in device.host]
     in_window: Counter[tuple[Key, bool]] = Counter()
     for start_ns, end_ns in windows:
         in_window.update(partition(spans, start_ns, end_ns, rest=((HOST, "", HOST), False)))
@@ -267,6 +309,10 @@ def _gap_span(execution: Execution) -> Span[tuple[Key, bool]]:
     return Span(execution.start_ns, execution.end_ns, LEVELS[GAP], key)
 
 
+def _host_span(span: HostSpan) -> Span[tuple[Key, bool]]:
+    return Span(span.start_ns, span.end_ns, HOST_LEVELS[span.kind], ((span.kind, "", HOST), False))
+
+
 def _event_span(event: Event) -> Span[tuple[Key, bool]]:
     level = LEVELS[event.category]
     if event.asynchronous and event.category == COPY:
@@ -285,7 +331,11 @@ def _key(event: Event) -> Key:
 
 
 def _operation_times(
-    parts: dict[Key, float], counts: dict[Key, float], work: dict[Key, Work], step_s: float
+    parts: dict[Key, float],
+    counts: dict[Key, float],
+    work: dict[Key, Work],
+    traffic: dict[Key, dict[str, float]],
+    step_s: float,
 ) -> tuple[OperationTime, ...]:
     """The operations, those that take longest first, with the time that is no operation's."""
     rows = []
@@ -305,6 +355,7 @@ def _operation_times(
                 hbm_bytes=done.hbm_bytes if done else None,
                 roof_s=roof_s,
                 roof=roof,
+                collectives=traffic.get(key, {}),
             )
         )
     return tuple(rows)

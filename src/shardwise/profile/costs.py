@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.check.explained.bounds import lower_bound
+from shardwise.check.hlo.collectives import collectives
 from shardwise.check.hlo.costs import Cost, instruction_cost
-from shardwise.check.hlo.text import parse
+from shardwise.check.hlo.text import Module, parse
 from shardwise.check.timeline.kernels import attention_cost
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip
@@ -47,17 +48,21 @@ class Work:
         return self.hbm_s, HBM
 
 
-def program_costs(program: Program, names: Iterable[str]) -> dict[str, Cost]:
-    """The costs of operations of a program; none where this JAX cannot write it as text."""
+def program_module(program: Program) -> Module | None:
+    """The program as HLO; None where this JAX cannot write it as text."""
     try:
         from jaxlib import xla_client
 
         content = message_types()["HloBytes"].FromString(program.content).hlo_module
         hlo_module: Any = xla_client.hlo.HloModule  # type: ignore[attr-defined]
         text = hlo_module.from_serialized_hlo_module_proto(content).to_string()
-        module = parse(text)
+        return parse(text)
     except (ImportError, AttributeError, RuntimeError, BadInput):
-        return {}
+        return None
+
+
+def instruction_costs(module: Module, names: Iterable[str]) -> dict[str, Cost]:
+    """The costs of operations of a program."""
     wanted = set(names)
     costs = {}
     for computation in module.computations.values():
@@ -65,3 +70,21 @@ def program_costs(program: Program, names: Iterable[str]) -> dict[str, Cost]:
             instruction = computation.instructions[name]
             costs[name], _ = instruction_cost(module, computation, instruction, attention_cost)
     return costs
+
+
+def instruction_collectives(module: Module, n_devices: int) -> dict[str, dict[str, int]]:
+    """Instruction that starts collectives -> bytes of the arrays that one run joins, by kind.
+
+    Args:
+        n_devices: of the trace, as the program in it does not say; without those of all hosts the
+            groups of devices cannot be read, and there are no sizes.
+    """
+    sizes: dict[str, dict[str, int]] = {}
+    try:
+        compiled = collectives(replace(module, n_partitions=n_devices), {})
+    except (BadInput, ValueError):
+        return {}
+    for collective in compiled:
+        by_kind = sizes.setdefault(collective.instruction, {})
+        by_kind[collective.kind] = by_kind.get(collective.kind, 0) + collective.joined_bytes
+    return sizes

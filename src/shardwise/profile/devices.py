@@ -15,11 +15,11 @@ from typing import Any
 
 from shardwise.profile.categories import category
 from shardwise.profile.files import TraceFile
+from shardwise.profile.host import HOST_PLANE, HostSpan, host_spans
 from shardwise.profile.names import model_operation
 from shardwise.profile.programs import Programs, programs
 
 ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):\d+$")
-CPU = "/host:CPU"
 END = "end: "  # of an operation on a CPU, by the number of its start
 UNUSED = ("Mutex", "Threadpool")  # events of a CPU, and most of them
 MODULES_LINE = "XLA Modules"
@@ -73,6 +73,7 @@ class Device:
 
     Args:
         programs: those that the trace holds, with name scopes and opcodes.
+        host: what its host did: dispatch and loading.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Device:
     events: tuple[Event, ...]
     executions: tuple[Execution, ...]
     programs: Programs
+    host: tuple[HostSpan, ...] = ()
 
     @property
     def has_programs(self) -> bool:
@@ -95,11 +97,14 @@ def devices_of(trace: TraceFile) -> list[Device]:
     for plane in trace.data.planes:
         if ACCELERATOR.match(plane.name):
             devices.append(_accelerator(plane, compiled))
-        elif plane.name == CPU:
+        elif plane.name == HOST_PLANE:
             host = plane
     devices = [device for device in devices if device.events]
     if not devices and host is not None:
         devices = list(_cpu_devices(host, compiled))
+    if host is not None:
+        spans = host_spans(host)
+        devices = [replace(device, host=spans) for device in devices]
     return devices
 
 

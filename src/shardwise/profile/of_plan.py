@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import tempfile
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -15,12 +12,11 @@ from shardwise.errors import BadInput, NoAnswer
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.plan.schema.training import Plan
 from shardwise.runtime.recording import start_recording, stop_recording
 from shardwise.serve.request import FAILED, Engine, Generation, Sampling, Token
 from shardwise.train.metrics import Hooks
+from shardwise.train.random_tokens import write_random_tokens
 from shardwise.train.run import train
-from shardwise.train.tokens import METADATA_FILE, SCHEMA
 
 TRAIN_STEPS = 7  # of which the trainer records the last five
 DECODE_PASSES = 8  # recorded after the last prompt
@@ -49,25 +45,9 @@ def record_plan(
     with tempfile.TemporaryDirectory() as temporary:
         if not data:
             data = temporary
-            write_random_tokens(plan, temporary)
+            n_tokens = plan.workload.batch * plan.workload.seq + 1  # of one step
+            write_random_tokens(temporary, n_tokens, plan.model.vocab)
         train(plan, data=data, steps=TRAIN_STEPS, profile=folder, hooks=hooks)
-
-
-def write_random_tokens(plan: Plan, folder: str) -> None:
-    """Write as many random tokens of the plan's vocabulary as a step takes."""
-    n_tokens = plan.workload.batch * plan.workload.seq + 1
-    tokens = np.random.default_rng(0).integers(plan.model.vocab, size=n_tokens, dtype=np.uint32)
-    data = tokens.tobytes()
-    (Path(folder) / "00000.bin").write_bytes(data)
-    metadata = {
-        "schema": SCHEMA,
-        "tokenizer": "random",
-        "vocab": plan.model.vocab,
-        "dtype": tokens.dtype.name,
-        "tokens": n_tokens,
-        "shards": [{"file": "00000.bin", "tokens": n_tokens, "crc32": zlib.crc32(data)}],
-    }
-    (Path(folder) / METADATA_FILE).write_text(json.dumps(metadata))
 
 
 def _record_serving(plan: ServingPlan, folder: str, on_stage: Callable[[str], None]) -> None:

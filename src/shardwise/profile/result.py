@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class OperationTime:
         hbm_bytes: read and written by its programs on one device in a step; None if not known.
         roof_s: least seconds at the peak rates of the chip; None without a chip.
         roof: the rate that makes them: compute or HBM; empty without a chip.
+        collectives: kind of a collective -> bytes of the arrays that a step's join on one device;
+            empty if there are none, or if the trace does not hold the program.
     """
 
     name: str
@@ -39,6 +41,7 @@ class OperationTime:
     hbm_bytes: float | None = None
     roof_s: float | None = None
     roof: str = ""
+    collectives: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,8 @@ class Profile:
         plan: the plan kept beside the trace, which ran; empty without one.
         chip: whose roofs bound the operations; empty without one.
         memory: None if the trace does not hold the compiler's assignment.
+        dtype: of the operands of products as compiled (`bf16`); empty if the trace does not hold
+            the program.
     """
 
     trace: str
@@ -116,3 +121,4 @@ class Profile:
     plan: str = ""
     chip: str = ""
     memory: MemoryPeak | None = None
+    dtype: str = ""

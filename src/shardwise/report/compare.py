@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.compare.gate import Excess
-from shardwise.compare.pairs import MEMORY_PARTS
+from shardwise.compare.pairs import GREW, MEMORY_PARTS
 from shardwise.compare.result import (
     Cause,
     Figure,
@@ -204,7 +204,11 @@ def pair_headline(comparison: PairComparison) -> str:
     text = f"A {seconds(step.first)}, B {seconds(step.second)} a step"
     if abs(step.change) <= max(SAME, comparison.noise) * min(step.first, step.second):
         reason = "steps vary by as much" if comparison.noise > SAME else "the same"
-        return f"{text} ({signed_percent(share)}): {reason}."
+        text = f"{text} ({signed_percent(share)}): {reason}"
+        differs = [cause for cause in comparison.causes if cause.kind != GREW]
+        if differs:
+            return f"{text}, and yet {phrase(differs[0])}."
+        return f"{text}."
     slower = "B" if share > 0 else "A"
     text += f": {slower} is slower ({signed_percent(share)})"
     if comparison.causes:

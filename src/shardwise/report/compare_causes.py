@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from shardwise import units
 from shardwise.compare import causes
-from shardwise.compare.pairs import GREW, MORE_FLOPS, NEW_COLLECTIVE
+from shardwise.compare.pairs import GREW, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, NEW_COLLECTIVE
 from shardwise.compare.result import Cause
+from shardwise.ops.collective import DISPLAY_NAMES
+from shardwise.profile.host import DISPATCH, LOADING
 from shardwise.profile.names import short_name
 
 seconds = units.show_seconds
@@ -48,9 +50,19 @@ def phrase(cause: Cause) -> str:
         case causes.EXPOSED:
             return f"planned as hidden, {seconds(measured)} exposed, most{at}"
         case causes.SLOWER_NETWORK:
-            return f"collectives take {seconds(measured)}, planned {seconds(planned)}; most{at}"
+            return (
+                f"collectives take {seconds(measured)} with the hidden ones, planned "
+                f"{seconds(planned)}; most{at}"
+            )
+        case causes.HOST_BOUND if cause.name == LOADING:
+            return "host-bound: the device waits for the loading of data"
+        case causes.HOST_BOUND if cause.name == DISPATCH:
+            return "host-bound: the device waits for the dispatch of programs"
         case causes.HOST_BOUND:
-            return "host-bound: the device waits between programs, for data or dispatch"
+            return (
+                "host-bound: the device waits between programs for the host's own code, such as "
+                "loading of data"
+            )
         case causes.IDLE:
             return "the device waits"
         case causes.COPIES:
@@ -72,12 +84,24 @@ def phrase(cause: Cause) -> str:
                 f"{causes.LANES}: pad it to {planned:,.0f}"
             )
         case causes.MEMORY:
-            return f"memory {units.show_gib(measured)}, planned {units.show_gib(planned)}"
+            most = f"; most{at}" if cause.name not in ("", "memory") else ""
+            return f"memory {units.show_gib(measured)}, planned {units.show_gib(planned)}{most}"
         case causes.TRAFFIC:
             return f"{cause.name} {units.show_bytes(measured)}, planned {units.show_bytes(planned)}"
         case causes.COMPILED_SLOWER:
             detail = f" ({cause.name})" if cause.name else ""
             return f"{cause.group}{detail}: {seconds(measured)}, planned {seconds(planned)}"
+        case kind if kind == NEW_COLLECTIVE and cause.name:
+            shown = f"{DISPLAY_NAMES[cause.name]} of {units.show_bytes(measured)}"
+            return f"a collective that the other does not have: {name} ({shown})"
+        case kind if kind == MORE_MEMORY:
+            most = f"; most{at}" if at else ""
+            return (
+                f"B needs {units.show_gib(measured)} of memory, A {units.show_gib(planned)}{most}"
+            )
+        case kind if kind == MORE_BYTES:
+            shown = f"{units.show_bytes(planned)} and {units.show_bytes(measured)}"
+            return f"{name} moves {measured / planned:.1f} times the bytes ({shown})"
         case kind if kind == NEW_COLLECTIVE:
             return f"a collective that the other does not have: {name} ({seconds(measured)})"
         case kind if kind == MORE_FLOPS:

@@ -10,18 +10,22 @@ from shardwise.hardware.figure import (
     BETWEEN,
     COLLECTIVES,
     GROUP_SIZES,
+    MEMORY_KIB,
+    MEMORY_STREAMS,
     PASSES,
     PRODUCT_DTYPES,
     PRODUCTS,
     TRAINING_DTYPES,
+    memory_key,
 )
-from shardwise.measure.rates import MeasuredRates
+from shardwise.measure.rates import BUSY, DRIFT, MeasuredRates
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.report.style import Block, labelled, quiet, strong, table
+from shardwise.report.tables import DASH
 from shardwise.report.words import counted, percent
 
+STARTS = {"put": "an array", "get": "an array", "loader": "a sequence"}
 SHOWN_ROWS = (1, 16, 256)  # of products of serving
-BUSY = 0.1  # share of the processors, from which other programs are told
 PRODUCT_NAMES = {"forward": "products", "input": "gradients of inputs", "weight": "of weights"}
 BETWEEN_NAMES = {"D": "norms, residuals", "heads": "rotary positions", "F": "gates"}
 
@@ -38,16 +42,17 @@ def blocks(measured: MeasuredRates, saved: str | None) -> Iterator[Block]:
         devices = f"{counted(n_devices, measured.kind.upper())} of this machine"
     yield strong(f"{devices}, measured with all of them busy.")
     yield labelled(_rows(measured.figures))
+    if any(path.startswith("memory.") for path in measured.figures):
+        yield table(["memory", *(f">of {_size(kib)}" for kib in MEMORY_KIB)], _memory(measured))
+    if any(path.startswith("transfers.") for path in measured.figures):
+        yield labelled(_transfers(measured.figures))
     if any(path.startswith("training.") for path in measured.figures):
         yield table(["training", *(f">{dtype}" for dtype in TRAINING_DTYPES)], _training(measured))
         yield labelled(_steps(measured.figures))
     if any(path.startswith("collectives.") for path in measured.figures):
         yield from _collectives(measured.figures)
-    if measured.other_load and measured.other_load > BUSY:
-        yield (
-            f"Other programs used {percent(measured.other_load)} of the processors meanwhile, so "
-            "these rates are too low: measure again when the machine is quiet."
-        )
+    if measured.is_busy:
+        yield _warning(measured)
     if saved:
         yield quiet(
             f"saved {saved}: type  shardwise plan MODEL ./{saved}:{n_devices} --train "
@@ -60,6 +65,51 @@ def blocks(measured: MeasuredRates, saved: str | None) -> Iterator[Block]:
             )
     elif saved is not None:
         yield quiet("type  -o host.toml to save the rates for plans")
+
+
+def _warning(measured: MeasuredRates) -> str:
+    """Why the rates are not those of a quiet machine."""
+    reasons = []
+    if measured.other_load and measured.other_load > BUSY:
+        reasons.append(f"other programs used {percent(measured.other_load)} of the processors")
+    if measured.drift > DRIFT:
+        reasons.append(f"the same product was up to {percent(measured.drift)} slower than before")
+    return (
+        f"The machine was busy: {' and '.join(reasons)}. These rates are too low or uneven: "
+        "measure again when it is quiet."
+    )
+
+
+def _size(kib: int) -> str:
+    return units.show_gib(kib * units.KiB, 3)
+
+
+def _memory(measured: MeasuredRates) -> Iterator[list[str]]:
+    """Bandwidth by the number and size of the arrays that are read; the first is written too."""
+    for n in MEMORY_STREAMS:
+        rates = (measured.figures.get(f"memory.{memory_key(kib, n)}") for kib in MEMORY_KIB)
+        cells = [units.show_rate(rate, "B/s") if rate else DASH for rate in rates]
+        yield [f"  {counted(n, 'array')}", *cells]
+
+
+def _transfers(rates: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Copies between host and devices, the disk, the loader of the trainer, dispatch."""
+    names = {"put": "to devices", "get": "from devices", "loader": "loader"}
+    for key, name in names.items():
+        rate = rates.get(f"transfers.{key}")
+        start_s = rates.get(f"transfers.{key}_start", 0.0)
+        start = f", {units.show_seconds(start_s)} {STARTS[key]}" if start_s else ""
+        if rate:
+            yield name, f"{units.show_rate(rate, 'B/s')}{start}"
+    disk = [
+        f"{verb} {units.show_rate(rates[f'transfers.disk_{verb}'], 'B/s')}"
+        for verb in ("read", "write")
+        if f"transfers.disk_{verb}" in rates
+    ]
+    if disk:
+        yield "disk", ", ".join(disk)
+    if "transfers.dispatch" in rates:
+        yield "dispatch", f"{units.show_seconds(rates['transfers.dispatch'])} a program"
 
 
 def _rows(rates: Mapping[str, float]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from shardwise.profile.categories import (
     MATMUL,
 )
 from shardwise.profile.costs import HBM
+from shardwise.profile.host import DISPATCH, LOADING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import counted, percent
@@ -36,6 +37,7 @@ TITLES = {
     GAP: "idle in the program",
     HOST: "idle between programs",
 }
+HOST_WORK = {LOADING: "the loading of data", DISPATCH: "the dispatch of programs"}
 NOT_OPERATIONS = {LOOP, GAP, HOST}
 
 
@@ -51,7 +53,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     yield _operation_table(operations[:N_OPERATIONS])
     if profile.chip:
-        yield quiet(f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds")
+        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations[:N_OPERATIONS])
+        caches = ". Above 100 %: arrays in caches, or a faster moment than its measurement" * above
+        yield quiet(
+            f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds{caches}"
+        )
     if profile.memory:
         yield labelled(_memory_rows(profile.memory))
     if not profile.has_programs:
@@ -79,8 +85,7 @@ def _headline(profile: Profile) -> str:
     is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
     if is_host_bound:
         parts.append(
-            f"host-bound: devices wait {percent(shares[HOST])} of it for the host "
-            "(loader, dispatch)"
+            f"host-bound: devices wait {percent(shares[HOST])} of it for {_host_work(profile)}"
         )
     parts += [
         f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])
@@ -92,6 +97,21 @@ def _headline(profile: Profile) -> str:
     return f"step {units.show_seconds(profile.step_s)}: {', '.join(parts)}"
 
 
+def _host_work(profile: Profile) -> str:
+    """What the host does most of the time in which devices wait between programs."""
+    waits = [part for part in profile.operations if part.category == HOST]
+    largest = max(waits, key=lambda part: part.seconds)
+    return HOST_WORK.get(largest.name, "the host's own code, such as loading of data")
+
+
+def _host_rows(profile: Profile) -> Iterator[str]:
+    """The parts of the time between programs, the largest first."""
+    names = {LOADING: "loading", DISPATCH: "dispatch", HOST: "other code of the host"}
+    for part in profile.operations:
+        if part.category == HOST and part.seconds:
+            yield f"{names.get(part.name, part.name)} {units.show_seconds(part.seconds)}"
+
+
 def _about(profile: Profile) -> Iterator[tuple[str, str]]:
     measured = counted(profile.steps, "step")
     yield (
@@ -99,7 +119,8 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
         f"mean of {measured} of {profile.module} on {counted(profile.devices, profile.kind)}, "
         f"the longest {units.show_seconds(profile.longest_step_s)}",
     )
-    yield "compute", f"{units.show_seconds(profile.compute_s)} a step"
+    dtype = f", products in {profile.dtype}" if profile.dtype else ""
+    yield "compute", f"{units.show_seconds(profile.compute_s)} a step{dtype}"
     if profile.communication_s:
         yield (
             "comms",
@@ -107,6 +128,8 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
             f"{units.show_seconds(profile.hidden_s)} hidden by compute, "
             f"{units.show_seconds(profile.exposed_s)} exposed",
         )
+    if between := list(_host_rows(profile)):
+        yield "host", f"between programs: {', '.join(between)}"
     yield (
         "account",
         f"{percent(profile.operations_share)} of the step is in operations, "

@@ -89,7 +89,8 @@ class Loop:
         pending: tuple[int, Tree] | None = None
         ending = "done"
         while self.step < self.recipe.steps:
-            batch = load_batch(self.order, self.step, shapes, self.train_step.token_order)
+            with jax.profiler.TraceAnnotation("load_batch"):  # which `profile` tells from dispatch
+                batch = load_batch(self.order, self.step, shapes, self.train_step.token_order)
             self.state, scalars = self.compiled(self.state, batch)
             self.step += 1
             if pending is not None:

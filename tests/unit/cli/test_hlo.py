@@ -213,3 +213,21 @@ def test_bad_input(
     said = run("hlo", *args)
     assert said.code == 2
     assert part in " ".join(said.err.split())
+
+
+def test_a_text_that_is_not_divided_yet_is_of_all_devices(tmp_path: Path) -> None:
+    """Before the compiler partitions a program, its arrays are whole."""
+    text = (
+        "HloModule jit_f, num_partitions=8\n\n"
+        "ENTRY %main (x: f32[64,64]) -> f32[64,64] {\n"
+        "  %x = f32[64,64]{1,0} parameter(0)\n"
+        "  ROOT %dot.1 = f32[64,64]{1,0} dot(%x, %x), lhs_contracting_dims={1}, "
+        "rhs_contracting_dims={0}\n}\n"
+    )
+    path = tmp_path / "whole.txt"
+    path.write_text(text)
+    whole = run("hlo", str(path))
+    assert whole.code == 0, whole.err
+    assert "of all 8 devices in one run: the compiler has not divided" in whole.out
+    path.write_text(text.replace("jit_f,", "jit_f, is_scheduled=true,"))
+    assert "of one device in one run of the program" in run("hlo", str(path)).out

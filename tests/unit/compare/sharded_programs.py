@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 N_STEPS = 5
 # Name -> how the rows are constrained to be sharded; they come sharded over `data`.
 PROGRAMS = {"rows": P("data"), "again": P("data"), "whole": P()}
+# The same where the scope communicates already: it sums its rows.
+SUMMED = {"summed rows": P("data"), "summed whole": P()}
 
 
 def record(folder: Path, step: Callable[[], jax.Array], stall_s: float = 0.0) -> None:
@@ -43,6 +45,16 @@ def main(folder: Path) -> None:
                 return jnp.tanh(jax.lax.with_sharding_constraint(x, wanted) @ weight)
 
         record(folder / name, lambda step=step: step(x, weight))  # type: ignore[misc]
+    for name, spec in SUMMED.items():
+        wanted = NamedSharding(mesh, spec)
+
+        @jax.jit
+        def summed(x: jax.Array, weight: jax.Array, wanted: NamedSharding = wanted) -> jax.Array:
+            with jax.named_scope("mlp.up"):
+                total = x.sum(0)
+                return jnp.tanh(jax.lax.with_sharding_constraint(x, wanted) @ weight) + total
+
+        record(folder / name, lambda step=summed: step(x, weight))  # type: ignore[misc]
 
 
 if __name__ == "__main__":

@@ -10,11 +10,16 @@ import io
 import os
 import subprocess
 import sys
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import grain.python as grain
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import shardwise as sw
@@ -22,16 +27,19 @@ from shardwise.check.user.fault import Fault
 from shardwise.check.user.function import FunctionReport
 from shardwise.compare.result import PairComparison, StepComparison
 from shardwise.profile.account import profile_devices, read_devices
-from shardwise.profile.result import Profile
+from shardwise.profile.result import LiveArrays, MemoryPeak, Profile
 from shardwise.report.compare import pair_blocks, step_blocks
+from shardwise.report.profile import blocks as profile_blocks
 from shardwise.report.style import render
 from tests.conftest import ROOT
 from tests.unit.check.compilers import needs
 from tests.unit.check.user import faulty
 from tests.unit.compare.recorded_runs import plan, profile, with_times
-from tests.unit.compare.sharded_programs import PROGRAMS, record
+from tests.unit.compare.sharded_programs import N_STEPS, PROGRAMS, SUMMED, record
 
 STALL_S = 0.02
+N_READS = 60  # of a batch by the slow loader
+N_ARRAYS = 20_000
 
 
 def first_line(comparison: StepComparison) -> str:
@@ -123,6 +131,71 @@ def test_a_host_that_is_waited_for(tmp_path: Path) -> None:
     assert "host-bound" not in {cause.kind for cause in clean.causes}
 
 
+class Compressed:
+    """Batches of numbers that a data source of grain decompresses one after the other."""
+
+    def __init__(self) -> None:
+        numbers = np.random.default_rng(0).integers(4, size=(N_STEPS + 1, 1024, 256), dtype=np.int8)
+        self.batches = [zlib.compress(batch.tobytes(), 9) for batch in numbers]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> np.ndarray[Any, Any]:
+        for _ in range(N_READS):
+            content = zlib.decompress(self.batches[index])
+        return np.frombuffer(content, np.int8).reshape(1024, 256).astype(np.float32)
+
+
+def loaded(folder: Path, batches: Sequence[Any]) -> Profile:
+    """A profile of steps, each of which gets its batch of a dataset."""
+    weights = [jnp.ones((256, 256)) / 256] * 2
+    number = iter(range(len(batches)))
+    record(folder, lambda: layers(weights, jax.device_put(batches[next(number)])))
+    return profile_devices(str(folder), read_devices(str(folder)))
+
+
+def test_traces_in_other_dtypes_differ_in_it(tmp_path: Path) -> None:
+    """XLA computes bf16 products in fp32 on CPUs, unless they are those of this package."""
+    weights = [jnp.ones((256, 256), jnp.bfloat16)] * 2
+    x = jnp.ones((512, 256), jnp.bfloat16)
+    record(tmp_path, lambda: layers(weights, x))
+    upcast = profile_devices(str(tmp_path), read_devices(str(tmp_path)))
+    assert "products in f32" in render(profile_blocks(upcast, ""), io.StringIO())
+    pair = sw.compare(upcast, replace(upcast, dtype="bf16"))
+    assert isinstance(pair, PairComparison)
+    assert [(s.name, s.first, s.second) for s in pair.settings] == [("products", "f32", "bf16")]
+    assert sw.compare(upcast, upcast).settings == ()  # type: ignore[union-attr]
+
+
+def test_loading_is_not_dispatch(tmp_path: Path) -> None:
+    """A loader that decompresses, the same batches in memory, and a step of thousands of arrays."""
+    dataset = grain.MapDataset.source(Compressed())
+    slow = loaded(tmp_path / "loader", dataset)
+    broken = sw.compare(plan(fsdp=2), slow)
+    assert "host-bound: the device waits for the loading of data" in first_line(broken)
+    assert "of it for the loading of data" in render(profile_blocks(slow, ""), io.StringIO())
+    ready = loaded(tmp_path / "memory", [jnp.asarray(batch) for batch in dataset])
+    clean = sw.compare(plan(fsdp=2), ready)
+    assert "loading" not in {cause.name for cause in clean.causes if cause.kind == "host-bound"}
+
+
+def test_dispatch_is_not_loading(tmp_path: Path) -> None:
+    """A step that JAX dispatches with thousands of arrays, and the same numbers as one array."""
+    many = [jnp.ones(8)] * N_ARRAYS
+    total = jax.jit(lambda arrays: arrays[0].sum() + arrays[-1].sum())
+    record(tmp_path / "many", lambda: total(many))
+    profiles = profile_devices(str(tmp_path / "many"), read_devices(str(tmp_path / "many")))
+    host = {part.name: part.seconds for part in profiles.operations if part.category == "host"}
+    assert max(host, key=lambda name: host[name]) == "dispatch"
+    assert "loading" not in host
+    assert "of it for the dispatch of programs" in render(
+        profile_blocks(profiles, ""), io.StringIO()
+    )
+    large = traced(tmp_path / "large", 2048, 512, 2, 0.0)
+    assert "host-bound" not in render(profile_blocks(large, ""), io.StringIO()).splitlines()[0]
+
+
 def test_operations_as_short_as_their_launches(tmp_path: Path) -> None:
     small = traced(tmp_path / "a", 1, 16, 40, 0.0)
     large = traced(tmp_path / "b", 2048, 512, 2, 0.0)
@@ -143,7 +216,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Profile]:
     subprocess.run(words, cwd=ROOT, env=variables, check=True, timeout=120)
     return {
         name: profile_devices(str(folder / name), read_devices(str(folder / name)))
-        for name in PROGRAMS
+        for name in (*PROGRAMS, *SUMMED)
     }
 
 
@@ -157,6 +230,42 @@ def test_a_constraint_that_gathers_an_array(sharded: dict[str, Profile]) -> None
     assert "mlp.up forward matmul computes 4.0 times the FLOPs" in " ".join(lines.split())
     twin = sw.compare(sharded["rows"], sharded["again"])
     assert {cause.kind for cause in twin.causes} <= {"grew"}
+
+
+def test_a_gather_where_a_scope_communicates_already(sharded: dict[str, Profile]) -> None:
+    """Kind and bytes of the collectives tell it from a slower AllReduce of the same name."""
+    pair = sw.compare(sharded["summed rows"], sharded["summed whole"])
+    assert isinstance(pair, PairComparison)
+    assert pair.causes[0].kind == "new collective"
+    lines = " ".join(render(pair_blocks(pair, []), io.StringIO()).split())
+    assert "mlp.up forward communication (AllGather of 2.10 MB)" in lines
+    parts = sharded["summed rows"].operations
+    kinds = {kind for part in parts for kind in part.collectives}
+    assert kinds == {"all_reduce"}
+
+
+def test_a_program_that_needs_more_memory_and_no_more_time() -> None:
+    """The memory of a second trace is a cause, and so is that of a trace above its plan."""
+    memory = MemoryPeak(
+        bytes=900_000_000,
+        arguments=100_000_000,
+        temporaries=800_000_000,
+        instruction="fusion.1",
+        operation="mlp.up",
+        arrays=(LiveArrays(name="mlp.up", phase="forward", count=4, bytes=600_000_000),),
+    )
+    small = replace(profile(), memory=replace(memory, bytes=300_000_000))
+    large = replace(profile(), memory=memory)
+    pair = sw.compare(small, large)
+    assert [cause.kind for cause in pair.causes] == ["more memory"]
+    lines = " ".join(render(pair_blocks(pair, []), io.StringIO()).split())
+    assert "and yet B needs 858 MiB of memory, A 286 MiB; most at mlp.up" in lines
+    assert sw.compare(large, small).causes == ()
+    causes = {cause.kind: cause for cause in sw.compare(plan(fsdp=2), large).causes}
+    assert causes["memory"].measured == 900_000_000
+    total = plan(fsdp=2).memory.total
+    fits = replace(profile(), memory=replace(memory, bytes=int(1.1 * total)))
+    assert "memory" not in {cause.kind for cause in sw.compare(plan(fsdp=2), fits).causes}
 
 
 def function_report(*faults: Fault) -> FunctionReport:

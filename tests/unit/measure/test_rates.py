@@ -20,7 +20,7 @@ from shardwise.report import measured as report
 from shardwise.report.style import render
 
 MEMORY = {"peak.fp32": 1e11, "hbm.bandwidth": 1e10, "hbm.capacity": 1e9}
-GROUPS = ("products.", "serving.", "training.", "collectives.")
+GROUPS = ("products.", "serving.", "training.", "collectives.", "memory.", "transfers.")
 ALL = {path: 2.5e9 for path in FIELDS if path.startswith(GROUPS)}
 ALL |= {path: 1.25e-4 for path in ALL if FIELDS[path].unit == "s"}
 RATES = MeasuredRates(n_devices=2, figures=MEMORY)
@@ -54,6 +54,9 @@ def test_a_screen_of_all_figures() -> None:
     stream = StringIO()
     text = render(report.blocks(RATES.with_figures(ALL | links), "host.toml"), stream)
     assert "attention, 2048 tokens" in text
+    assert "of 64.0 MiB" in text
+    assert "125 us a sequence" in text
+    assert "read 2.50 GB/s, write 2.50 GB/s" in text
     assert "AllReduce" in text
     assert "--serve" in text
 
@@ -62,5 +65,19 @@ def test_a_screen_of_all_figures() -> None:
 def test_a_busy_machine_is_told(load: float | None, warns: bool) -> None:
     rates = replace(RATES, other_load=load)
     text = " ".join(render(report.blocks(rates, ""), StringIO()).split())
-    sentence = "Other programs used 47 % of the processors meanwhile, so these rates are too low"
-    assert (sentence in text) == warns
+    assert ("The machine was busy: other programs used 47 % of the processors" in text) == warns
+
+
+@pytest.mark.parametrize(("drift", "warns"), [(0.36, True), (0.1, False)])
+def test_a_machine_whose_speed_changes_is_told(drift: float, warns: bool) -> None:
+    text = " ".join(render(report.blocks(replace(RATES, drift=drift), ""), StringIO()).split())
+    assert ("the same product was up to 36 % slower than before" in text) == warns
+
+
+def test_the_drift_is_that_of_the_slowest_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([2.0, 3.0, 2.5])
+    monkeypatch.setattr(timing, "median_s", lambda call: next(seconds))
+    drift = timing.Drift(lambda: None)
+    for _ in range(3):
+        drift.sample()
+    assert drift.share == pytest.approx(0.5)

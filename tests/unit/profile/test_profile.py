@@ -21,6 +21,7 @@ from shardwise.profile.memory import at_peak
 from shardwise.profile.neighbours import neighbours
 from shardwise.profile.result import Profile
 from tests.golden.terminal import run
+from tests.unit.compare.recorded_runs import FOLDER as RECORDED
 
 STEPS = 4  # recorded; the last has no following step
 
@@ -85,7 +86,7 @@ def test_the_screen_and_the_numbers(trace: Path, tmp_path: Path) -> None:
     assert set(document) == set(Profile.__dataclass_fields__)
     assert set(document["operations"][0]) == {
         "name", "phase", "category", "count", "seconds", "share",
-        "flops", "hbm_bytes", "roof_s", "roof",
+        "flops", "hbm_bytes", "roof_s", "roof", "collectives",
     }  # fmt: skip
     bars = json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
     assert sum(bar["name"] == "mlp.up" for bar in bars) >= STEPS
@@ -202,9 +203,15 @@ def test_work_of_an_operation_and_the_roof_that_binds(trace: Path) -> None:
         hbm_s = part.hbm_bytes / chip.need("hbm.bandwidth")
         assert part.roof_s == pytest.approx(max(compute_s, hbm_s))
         assert part.roof == ("compute" if compute_s >= hbm_s else "HBM")
-    said = run("profile", str(trace), "--on", "v5e").out
+    said = run("profile", str(trace), "--on", str(RECORDED / "host.toml")).out
     assert "of roof" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_the_roofs_of_another_kind_of_device_are_refused(trace: Path) -> None:
+    said = run("profile", str(trace), "--on", "v5e")
+    assert said.code == 2
+    assert f"--on v5e: {trace} is of CPUs, and v5e is not one." in " ".join(said.err.split())
 
 
 def test_the_peak_of_memory_is_the_compilers(trace: Path) -> None:

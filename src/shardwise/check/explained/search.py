@@ -47,6 +47,8 @@ class OperationList:
         prefix: "" for the largest operations of the whole program.
         names: all that begin with the prefix, those inside fusions too; () without a prefix.
         n_devices: devices that run the program.
+        partitioned: whether arrays are those of one device; before the compiler divides a program
+            they are whole.
         n_operations: number of those that run one by one.
         flops, hbm_bytes, collective_bytes: sums over all of them, of one device.
         by_*: the largest, largest first.
@@ -57,6 +59,7 @@ class OperationList:
     names: tuple[str, ...]
     n_devices: int
     n_operations: int
+    partitioned: bool
     flops: int
     hbm_bytes: int
     collective_bytes: int
@@ -118,6 +121,9 @@ def _listed(program: Program, prefix: str, names: tuple[str, ...]) -> OperationL
         names=names,
         n_devices=program.module.n_partitions,
         n_operations=len(rows),
+        partitioned=program.module.scheduled
+        or program.module.n_partitions == 1
+        or bool(program.collectives),
         flops=sum(row.flops for row in rows),
         hbm_bytes=sum(row.hbm_bytes for row in rows),
         collective_bytes=sum(row.collective_bytes for row in rows),

@@ -138,6 +138,8 @@ class Module:
         entry: name of the computation that runs first.
         aliases: pairs (result element, number of the parameter whose memory it reuses).
         n_partitions: number of devices that run the program.
+        scheduled: whether its instructions are in the order in which a device runs them, as the
+            compiler leaves them; text from before the compiler's passes is not.
         tiled: whether arrays are stored in tiles, as on TPUs, where memory space 1 is VMEM.
         sources: the lines of the traced function that instructions come from.
     """
@@ -149,6 +151,7 @@ class Module:
     n_partitions: int
     tiled: bool
     sources: SourceTable
+    scheduled: bool = True
 
     @property
     def entry_computation(self) -> Computation:
@@ -199,6 +202,7 @@ def parse(text: str) -> Module:
         aliases=tuple(_parse_aliases(header)),
         n_partitions=math.prod(map(int, _DEVICES.findall(header))),
         tiled=":T(" in text,
+        scheduled="is_scheduled=true" in header,
         sources=parse_sources(text),
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from shardwise.cli.demo.commands import Screen, typed
 from shardwise.cli.demo.conversation import conversation
 
-TRAIN_S = 40  # planned seconds of the training run, within the limits of its steps
+TRAIN_S = 20  # planned seconds of the training run, within the limits of its steps
 MIN_STEPS = 60
 MAX_STEPS = 600
 RATE = 3e-3  # learning rate
@@ -19,7 +19,7 @@ PROMPT = "def "
 QUESTION = "Name three primary colours."
 REAL_MODEL = "smollm2-135m-instruct"
 
-# A Llama of 1.2M parameters on bytes: a minute of steps, and its samples look like Python.
+# A Llama of 1.2M parameters on bytes: a hundred steps take half a minute on two cores.
 SMALL_LLAMA = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +12,16 @@ from shardwise.cli.inputs import Inputs, load_plan
 from shardwise.cli.machines import parse_chip
 from shardwise.cli.options import argument, output, workload
 from shardwise.cli.progress import ProgressLine
-from shardwise.errors import ShardwiseError
+from shardwise.errors import BadInput, ShardwiseError
 from shardwise.profile.account import profile_devices, read_devices, read_profile
 from shardwise.profile.perfetto import write_perfetto
 from shardwise.report import profile as report
 from shardwise.runtime.devices import require_jax
 
 if TYPE_CHECKING:
+    from shardwise.hardware import Chip
     from shardwise.plan.schema.json_io import AnyPlan
+    from shardwise.profile.devices import Device
     from shardwise.report.style import Block
 
 PLAN_SUFFIX = ".json"
@@ -64,10 +66,23 @@ def run(
         trace = str(Path(subject).with_suffix(".profile"))
         _record(plan, trace, data, quiet=json)
     devices = read_devices(trace)
+    if chip is not None:
+        _require_kind(on, chip, trace, devices)
     result = profile_devices(trace, devices, program=program, chip=chip)
     if perfetto:
         write_perfetto(perfetto, devices, result)
     return Answer(document=lambda: result, blocks=report.blocks(result, perfetto), as_json=json)
+
+
+def _require_kind(on: str, chip: Chip, trace: str, devices: Sequence[Device]) -> None:
+    """Refuse the roofs of another kind of device."""
+    kind = devices[0].kind
+    if chip.kind != kind.lower():
+        measure = " shardwise hw measure N -o host.toml makes one of this CPU." * (kind == "CPU")
+        raise BadInput(
+            f"--on {on}: {trace} is of {kind}s, and {chip.name} is not one. Name the chip that "
+            f"ran it.{measure}"
+        )
 
 
 def _record(plan: AnyPlan, folder: str, data: str, *, quiet: bool) -> None:

@@ -1,5 +1,8 @@
 """Seconds of the work of a training step on a machine that `hw measure` has measured.
 
+Element-wise work is measured on arrays of one size. Arrays of another size are in another cache, or
+in none: their bytes take so much more or less as the memory bandwidth of the size says.
+
 A figure that is missing takes no time. Between sizes that were measured, seconds per unit of work
 are interpolated; beyond them they stay as they are.
 """
@@ -9,13 +12,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwise import units
-from shardwise.arrays import Num, where
-from shardwise.estimate.elementwise import widths
+from shardwise.arrays import Num, maximum, where
+from shardwise.estimate.elementwise import WIDTHS, widths
 from shardwise.hardware import Chip
-from shardwise.hardware.figure import ATTENTION_LENGTHS, BETWEEN, GROUP_SIZES
+from shardwise.hardware.figure import (
+    ATTENTION_LENGTHS,
+    BETWEEN,
+    GROUP_SIZES,
+    MEMORY_KIB,
+    MEMORY_STREAMS,
+    memory_key,
+)
 from shardwise.models import ModelConfig
 
 LOGIT_BYTES = 4.0  # the loss is computed in fp32
+TOKENS, WIDTH = 1024, 320  # of the element-wise work that was measured
+LOGITS = (512, 2048)  # rows and columns of the measured loss
+OPERATIONS = {"D": 2}  # in a layer, if there are several: both norms with their residual sums
+KIB = 1024
 FORWARD_SHARE = 1 / 3  # of what a layer takes whatever its sizes
 
 
@@ -56,7 +70,13 @@ def attention_s_per_flop(chip: Chip, dtype: str, phase: str, length: float) -> f
 
 
 def elementwise_s(
-    chip: Chip, dtype: str, phase: str, config: ModelConfig, tensor: Num, copies: Num
+    chip: Chip,
+    dtype: str,
+    phase: str,
+    config: ModelConfig,
+    tensor: Num,
+    copies: Num,
+    tokens: Num = TOKENS,
 ) -> Num:
     """Seconds per token of what runs between the products of all layers.
 
@@ -64,6 +84,7 @@ def elementwise_s(
         phase: the backward pass has twice as many bytes.
         tensor: chips that share the sharded widths.
         copies: chips of these that have the same tokens of the residual.
+        tokens: of a microbatch on a chip: larger arrays are in slower memory.
     """
     name = "backward" if phase == "backward" else "forward"
     repeats = 2.0 if phase == "backward" else 1.0
@@ -74,8 +95,12 @@ def elementwise_s(
         replicated, sharded = widths(config, group.layer)
         for width, elements in (replicated | sharded).items():
             share = (copies if width in replicated else 1) / tensor
-            rate = f"{key}_{width if width in BETWEEN else BETWEEN[0]}_{name}"
-            seconds = seconds + group.count * elements * share * _per(chip, rate)
+            like = width if width in BETWEEN else BETWEEN[0]  # of which the rate is known
+            n_bytes = element_bytes * tokens * elements * share / OPERATIONS.get(width, 1)
+            measured_elements = TOKENS * WIDTH * WIDTHS[like] / OPERATIONS.get(like, 1)
+            rate_s = _per(chip, f"{key}_{like}_{name}")
+            byte_s = _of_size(chip, rate_s, n_bytes, element_bytes * measured_elements)
+            seconds = seconds + group.count * elements * share * byte_s
     return repeats * element_bytes * seconds
 
 
@@ -87,7 +112,9 @@ def layer_s(chip: Chip, phase: str) -> float:
 
 def loss_s(chip: Chip, logits: Num) -> Num:
     """Seconds of the loss and of its gradient."""
-    return LOGIT_BYTES * logits * _per(chip, "loss")
+    n_bytes = LOGIT_BYTES * logits
+    measured_bytes = LOGIT_BYTES * LOGITS[0] * LOGITS[1]
+    return n_bytes * _of_size(chip, _per(chip, "loss"), n_bytes, measured_bytes)
 
 
 def lookup_s(chip: Chip, dtype: str, tokens: Num, width: Num) -> Num:
@@ -112,6 +139,30 @@ def collective_s(chip: Chip, kind: str, members: Num, joined_bytes: Num) -> Num:
 def has_collective(chip: Chip, kind: str) -> bool:
     """Whether a kind of collective was measured."""
     return any(f"{kind}_{size}" in chip.collectives for size in GROUP_SIZES)
+
+
+def memory_s_per_byte(chip: Chip, n_bytes: Num) -> Num:
+    """Seconds to read or write a byte of arrays of so many bytes together; 0 if not measured."""
+    import numpy as np
+
+    values = []
+    for kib in MEMORY_KIB:
+        rates = [chip.memory_bytes_per_s.get(memory_key(kib, n), 0.0) for n in MEMORY_STREAMS]
+        if not all(rates):
+            return 0.0
+        values.append(float(np.median([1 / rate for rate in rates])))
+    return _between(n_bytes / KIB, MEMORY_KIB, values)
+
+
+def _of_size(chip: Chip, byte_s: float, n_bytes: Num, measured_bytes: float) -> Num:
+    """Seconds of a byte of work on `n_bytes` that was measured on `measured_bytes`.
+
+    The difference is that of the memory; no byte is faster than the memory of its size.
+    """
+    if not byte_s:
+        return 0.0
+    memory_s = memory_s_per_byte(chip, n_bytes)
+    return maximum(byte_s + memory_s - memory_s_per_byte(chip, measured_bytes), memory_s)
 
 
 def _per(chip: Chip, key: str) -> float:

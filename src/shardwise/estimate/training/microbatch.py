@@ -261,7 +261,7 @@ def _measured_elementwise(priced: PricedLayout, n_bytes: Num) -> Iterator[Priced
         if phase == "remat" and not layout.full_remat:
             continue
         token_s = measured_rates.elementwise_s(
-            chip, rates.job.compute, phase, priced.config, tensor, copies
+            chip, rates.job.compute, phase, priced.config, tensor, copies, tokens
         )
         item = rates.elementwise(phase, n_bytes, ELEMENTWISE if phase == "forward" else "")
         yield replace(

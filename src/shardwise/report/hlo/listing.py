@@ -39,7 +39,15 @@ def blocks(operations: OperationList) -> Iterator[Block]:
         if len(operations.names) > MAX_NAMES:
             names.append(f"{len(operations.names) - MAX_NAMES:,} more")
         yield printable(", ".join(names))
-    yield quiet("of one device in one run of the program; collectives: bytes of the whole arrays")
+    if operations.partitioned:
+        yield quiet(
+            "of one device in one run of the program; collectives: bytes of the whole arrays"
+        )
+    else:
+        yield quiet(
+            f"of all {operations.n_devices:,} devices in one run: the compiler has not divided "
+            "this program among them yet (no is_scheduled=true in its first line)"
+        )
     yield quiet("type  the name of an operation, or its beginning, to have it explained")
 
 

@@ -14,7 +14,15 @@ import pytest
 import shardwise as sw
 from shardwise.estimate.training import measured_rates
 from shardwise.hardware.chip import with_values
-from shardwise.hardware.figure import ATTENTION_LENGTHS, BETWEEN, PASSES, PRODUCTS
+from shardwise.hardware.figure import (
+    ATTENTION_LENGTHS,
+    BETWEEN,
+    MEMORY_KIB,
+    MEMORY_STREAMS,
+    PASSES,
+    PRODUCTS,
+    memory_key,
+)
 from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
 from shardwise.plan.training.rebuild import rebuild
@@ -76,6 +84,41 @@ def test_every_figure_counts() -> None:
                 continue
             slower = 2.0 if key in ("step", "layer") or key.endswith("_start") else 0.5
             assert step_s(machine(**{key: slower * FIGURES[path]})) > usual_s, path
+
+
+def with_memory(cached: float, large: float) -> sw.System:
+    """The machine with a memory bandwidth of arrays up to 4 MiB, and one of larger arrays."""
+    rates = {
+        f"memory.{memory_key(kib, n)}": large if kib > 4096 else cached
+        for kib in MEMORY_KIB
+        for n in MEMORY_STREAMS
+    }
+    return replace(machine(), chip=with_values(machine().chip, rates))
+
+
+def test_larger_arrays_take_the_memory_of_their_size() -> None:
+    small = measured_rates.loss_s(with_memory(2e10, 4e9).chip, np.array([512 * 2048.0]))
+    assert small == pytest.approx(4 * 512 * 2048 / 1e10)  # as it was measured
+    logits = 1 << 24  # 64 MiB
+    seconds = measured_rates.loss_s(with_memory(2e10, 4e9).chip, logits)
+    assert seconds == pytest.approx(4 * logits * (1 / 1e10 + 1 / 4e9 - 1 / 2e10), rel=0.01)
+    assert measured_rates.loss_s(with_memory(2e10, 2e10).chip, logits) == pytest.approx(
+        4 * logits / 1e10
+    )
+
+
+def test_no_byte_is_faster_than_the_memory_of_its_size() -> None:
+    chip = with_memory(5e9, 5e9).chip
+    assert measured_rates.loss_s(chip, 1e6) == pytest.approx(4e6 / 5e9)
+
+
+def test_elementwise_work_of_more_tokens_is_in_larger_memory() -> None:
+    def token_s(tokens: int) -> float:
+        arguments = (with_memory(2e10, 4e9).chip, "fp32", "forward", MODEL, 1, 1, tokens)
+        return float(measured_rates.elementwise_s(*arguments))
+
+    assert token_s(64 * 1024) > 1.3 * token_s(1024)
+    assert token_s(256) == pytest.approx(token_s(512))
 
 
 def test_what_is_added_is_the_work_at_its_rate() -> None:
