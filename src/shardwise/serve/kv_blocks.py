@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
@@ -35,12 +34,8 @@ class BlockTransfer:
 
     def __init__(self, forward: PagedForward) -> None:
         self._forward = forward
-        mesh = forward.engine.table.mesh.jax_mesh
-        self._shardings = jax.tree.map(
-            lambda spec: NamedSharding(mesh, PartitionSpec(None, None, *spec[1:])),
-            replace(forward, by_layer=False).cache_specs(),
-            is_leaf=lambda spec: isinstance(spec, PartitionSpec),
-        )
+        self._sizes = (forward.engine.n_pools, forward.n_blocks)
+        self._shardings = replace(forward, by_layer=False).block_shardings()
         self._read = jax.jit(self._gather, out_shardings=self._shardings)
         formats = None if forward.by_layer else forward.cache_formats()
         self._write = jax.jit(self._scatter, donate_argnums=0, out_shardings=formats)
@@ -49,10 +44,12 @@ class BlockTransfer:
         """Shapes and dtypes of the blocks of a sequence."""
         one_block = replace(self._forward, by_layer=False, n_blocks=1)
         n_blocks = int(ceil_div(n_tokens, self._forward.block_tokens))
-        shapes: list[Tree] = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((n_blocks, *x.shape), x.dtype),
-            jax.eval_shape(one_block.init_cache),
-        )
+
+        def shape_of(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            n_layers = x.shape[0] // self._sizes[0]
+            return jax.ShapeDtypeStruct((n_blocks, n_layers, *x.shape[1:]), x.dtype)
+
+        shapes: list[Tree] = jax.tree.map(shape_of, jax.eval_shape(one_block.init_cache))
         return shapes
 
     def compile(self, cache: list[Tree], table_width: int) -> list[Tree]:
@@ -60,26 +57,18 @@ class BlockTransfer:
 
         Args:
             table_width: number of blocks of the longest sequence.
-
-        Raises:
-            BadInput: the engine has several pools, whose blocks these do not tell apart.
         """
-        n_pools = self._forward.engine.n_pools
-        if n_pools > 1:
-            raise BadInput(
-                f"an engine of {n_pools} groups of chips with caches of their own does not "
-                "exchange prompts with others. Run shardwise plan with --fix expert=1."
-            )
         n_blocks = 1
         while n_blocks < SIZE_STEP * table_width:
-            blocks = self.place(self.read(cache, [0] * n_blocks))
-            cache = self.write(cache, [], 0, blocks)
+            blocks = self.place(self.read(cache, 0, [0] * n_blocks))
+            cache = self.write(cache, 0, [], 0, blocks)
             n_blocks *= SIZE_STEP
         return jax.block_until_ready(cache)
 
-    def read(self, cache: list[Tree], table: Sequence[int]) -> list[Tree]:
-        """The blocks of a table, and some more so that there are few programs."""
-        blocks: list[Tree] = self._read(cache, padded(table, 0, SIZE_STEP))
+    def read(self, cache: list[Tree], pool: int, table: Sequence[int]) -> list[Tree]:
+        """The blocks of a table of a pool, and some more so that there are few programs."""
+        rows = pool * self._forward.n_blocks + padded(table, 0, SIZE_STEP)
+        blocks: list[Tree] = self._read(cache, rows)
         return blocks
 
     def place(self, blocks: Any) -> list[Tree]:
@@ -103,12 +92,17 @@ class BlockTransfer:
         return placed
 
     def write(
-        self, cache: list[Tree], table: Sequence[int], n_tokens: int, blocks: list[Tree]
+        self, cache: list[Tree], pool: int, table: Sequence[int], n_tokens: int, blocks: list[Tree]
     ) -> list[Tree]:
-        """The cache with the first `n_tokens` tokens of a table replaced by blocks of `place`."""
-        row_n = np.full(jax.tree.leaves(blocks)[0].shape[0], self._forward.n_blocks, np.int32)
+        """The cache with the first `n_tokens` tokens of a table replaced by blocks of `place`.
+
+        Args:
+            pool: the pool that has the blocks of the table.
+        """
+        n_pools, n_blocks = self._sizes
+        row_n = np.full(jax.tree.leaves(blocks)[0].shape[0], n_pools * n_blocks, np.int32)
         n = int(ceil_div(n_tokens, self._forward.block_tokens))
-        row_n[:n] = table[:n]
+        row_n[:n] = pool * n_blocks + np.array(table[:n], np.int32)
         written: list[Tree] = self._write(cache, blocks, row_n)
         return written
 
@@ -131,7 +125,7 @@ class BlockTransfer:
         return _extended(numpy, x, 0, _next_size(x.shape[0], SIZE_STEP) - x.shape[0])
 
     def _gather(self, cache: list[Tree], block_n: Array) -> list[Tree]:
-        blocks = gather((1, self._forward.n_blocks), cache, block_n)
+        blocks = gather(self._sizes, cache, block_n)
         if not self._forward.by_layer:
             return blocks
         join = functools.partial(jax.tree.map, lambda *xs: jnp.concatenate(xs, axis=1))
@@ -144,7 +138,7 @@ class BlockTransfer:
                 [jax.tree.map(lambda x, i=i: x[:, i : i + 1], stack) for i in range(len(layers))]
                 for stack, layers in stacks
             ]
-        return scatter((1, self._forward.n_blocks), cache, blocks, block_n)
+        return scatter(self._sizes, cache, blocks, block_n)
 
 
 def padded(blocks: Sequence[int], padding: int, step: int) -> Any:

@@ -48,6 +48,22 @@ LAYOUTS: dict[str, Case] = {
     "ALiBi, 2D": (ALIBI, Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
     "latents, tensor 4, copied": (LATENTS, Mesh(tensor=4), "copied", FP32),
     "latents, tensor 4, sequence": (LATENTS, Mesh(tensor=4), "sequence", FP32),
+    "context 2, tensor 4, sequence": (DENSE, Mesh(context=2, tensor=4), "sequence", FP32),
+    "context 4, int8": (DENSE, Mesh(context=4), "copied", INT8),
+    "window, context 4": (WINDOW, Mesh(context=4), "copied", FP32),
+    "ALiBi, context 2, tensor 2": (ALIBI, Mesh(context=2, tensor=2), "copied", FP32),
+    "latents, context 2, tensor 2": (LATENTS, Mesh(context=2, tensor=2), "sequence", FP32),
+    "context 2, 2D": (DENSE, Mesh(context=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    "pipe 2, tensor 4, sequence": (DENSE, Mesh(pipe=2, tensor=4), "sequence", FP32),
+    "pipe 2, int8": (DENSE, Mesh(pipe=2), "copied", INT8),
+    "ALiBi, pipe 2, tensor 2": (ALIBI, Mesh(pipe=2, tensor=2), "copied", FP32),
+    "pipe 2, 2D": (DENSE, Mesh(pipe=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    "pipe 4": (
+        replace(DENSE, groups=(replace(DENSE.groups[0], count=4),)),
+        Mesh(pipe=4),
+        "copied",
+        FP32,
+    ),
     "latents, 2D, sequence": (LATENTS, Mesh(fsdp=2, tensor=2), "sequence", FP32, "2d"),
 }
 # How requests are served: limits of the engine. Those of "prefix cached" have been served before.

@@ -42,6 +42,7 @@ from shardwise.runtime.weights.quantized import (
     quantize,
     quantize_groups,
 )
+from shardwise.strategy.rules import only
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
 
@@ -86,19 +87,23 @@ class EngineState:
         return describe(self.config)
 
     @property
-    def _row_roles(self) -> tuple[str, ...]:
-        """Roles over which sequences are distributed, to engines and to groups of their chips."""
-        return ("data", *self.table.roles("activations", ("B",)).get("B", ()))
+    def row_roles(self) -> tuple[str, ...]:
+        """Roles over which sequences are distributed, to engines and to groups of their chips.
+
+        The rules count all tokens of a pass as B; those of `context` share each sequence.
+        """
+        roles = self.table.roles("activations", ("B",)).get("B", ())
+        return ("data", *(role for role in roles if role != "context"))
 
     @property
     def n_pools(self) -> int:
         """Number of groups of chips with sequences and a cache of their own."""
-        return self.table.mesh.size(self._row_roles)
+        return self.table.mesh.size(self.row_roles)
 
     @property
     def gathers_tokens(self) -> bool:
-        """Whether chips with other experts gather all tokens, see `experts.gathered`."""
-        return self.layout.sizes["expert"] > 1
+        """Whether chips have different experts, see `experts.gathered`."""
+        return self.table.mesh.size(self.table.rules.get("weights.E", ())) > 1
 
     @property
     def activation_dtype(self) -> Any:
@@ -203,9 +208,19 @@ class EngineState:
         return map_infos(spec_of, self.infos, self.contracted_dims)
 
     @property
+    def n_stages(self) -> int:
+        """Number of stages of the pipeline."""
+        return self.table.mesh.sizes["pipe"]
+
+    @property
+    def stage_axes(self) -> tuple[str, ...]:
+        """Mesh axes that shard the layers."""
+        return self.table.mesh.axis_names(("pipe",)) if self.n_stages > 1 else ()
+
+    @property
     def row_spec(self) -> PartitionSpec:
         """Partition spec of arrays [sequence, ..]."""
-        return PartitionSpec(self.table.mesh.axis_names(self._row_roles))
+        return PartitionSpec(self.table.mesh.axis_names(self.row_roles))
 
     def weight_shapes(self) -> Tree:
         """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""
@@ -242,11 +257,10 @@ class EngineState:
 
 
 def engine_table(layout: ServeLayout, mesh: RoleMesh) -> Table:
-    """The sharding rules of an engine; `expert` shards whole experts."""
-    rules = serve_rules(layout)
-    if layout.sizes["expert"] > 1:
-        rules = {"weights.E": ("expert",), **rules}
-    return Table(rules=rules, mesh=mesh)
+    """The sharding rules of an engine; `expert` shards whole experts, and `tensor` may do so."""
+    roles = ("tensor", "expert") if layout.expert_tensor == 1 else ("expert",)
+    rules = {"weights.E": roles, **serve_rules(layout)}
+    return Table(rules=only(rules, layout.sizes), mesh=mesh)
 
 
 def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput, raise_all
 from shardwise.hardware.switched import Switched
+from shardwise.models import stack
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
@@ -145,16 +146,10 @@ def unsupported_layout(server: Server) -> list[str]:
     if any(group.layer.attention is None for group in model.groups):
         problems.append(f"layers of {model.name} without attention: {NOT_YET}.")
     problems += _uneven_widths(server)
-    for role in ("context", "pipe"):
-        if sizes[role] > 1:
-            problems.append(
-                f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
-                f"--fix {role}=1."
-            )
-    if sizes["tensor"] > 1 and server.layout.expert_tensor not in (None, sizes["tensor"]):
-        problems.append(
-            f"expert_tensor {server.layout.expert_tensor} with tensor {sizes['tensor']}: {NOT_YET}."
-        )
+    problems += _pipeline_problems(server)
+    if sizes["context"] > 1 and server.layout.weights == "gathered":
+        problems.append(f'context {sizes["context"]} with weights "gathered": {NOT_YET}.')
+    problems += _expert_problems(server)
     head_counts = sorted({cached_heads(a) for a, _ in model.attentions})
     tensor = sizes["tensor"]
     indivisible = any(n % tensor and tensor % n for n in head_counts)
@@ -168,6 +163,44 @@ def unsupported_layout(server: Server) -> list[str]:
         problems.append(
             f"{server.system.chip.name} has {per_chip} devices a chip; the runtime supports 1."
         )
+    return problems
+
+
+def _expert_problems(server: Server) -> list[str]:
+    """List why the chips of `tensor` cannot share the experts as the layout says."""
+    layout = server.layout
+    tensor, expert_tensor = layout.sizes["tensor"], layout.expert_tensor
+    if tensor == 1 or expert_tensor in (None, tensor):
+        return []
+    name = f"expert_tensor {expert_tensor} with tensor {tensor}"
+    if expert_tensor != 1:
+        return [f"{name}: {NOT_YET}."]
+    if layout.weights == "2d":
+        return [f'{name} and weights "2d": {NOT_YET}.']
+    n_chips = layout.sizes["expert"] * tensor
+    counts = {moe.n_experts for moe, _ in server.config.moes}
+    return [f"{n} experts over {n_chips} chips: {NOT_YET}." for n in counts if n % n_chips]
+
+
+def _pipeline_problems(server: Server) -> list[str]:
+    """List what the stages of a pipeline cannot share evenly."""
+    sizes = server.layout.sizes
+    pipe = sizes["pipe"]
+    if pipe == 1:
+        return []
+    problems = []
+    segments = stack(server.config)
+    if len(segments) > 1:
+        problems.append(
+            f"pipe {pipe} of {len(segments)} different runs of layers: {NOT_YET}. Run shardwise "
+            "plan with --fix pipe=1."
+        )
+    elif segments[0].repeats % pipe:
+        n_kinds = len(segments[0].kinds)
+        unit = f"groups of {n_kinds} layers" if n_kinds > 1 else "layers"
+        problems.append(f"{segments[0].repeats} {unit} over pipe {pipe}: {NOT_YET}.")
+    if sizes["context"] > 1:
+        problems.append(f"context {sizes['context']} with pipe {pipe}: {NOT_YET}.")
     return problems
 
 
