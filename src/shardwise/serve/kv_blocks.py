@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.serving.forward import PagedForward, cached_stacks
 from shardwise.runtime.weights.descriptions import Tree
 
 Array = jax.Array
@@ -80,14 +80,18 @@ class BlockTransfer:
         Raises:
             BadInput: they are not of a cache of this model and dtype.
         """
-        expected, structure = jax.tree.flatten(self.shapes(1))
+        shapes = self.shapes(1)
+        expected, structure = jax.tree.flatten(shapes)
         arrays = jax.tree.leaves(blocks)
         if len(arrays) != len(expected):
             raise BadInput(
                 f"the KV cache of the prompt has {len(arrays)} arrays, and that of this engine "
                 f"{len(expected)}. Serve the same model with the same --kv-dtype."
             )
-        fitted = jax.tree.unflatten(structure, map(self._fitted, arrays, expected))
+        stacks = cached_stacks(self._forward.engine.config)
+        by_stack = zip(stacks, shapes, strict=True)
+        layers = [n for (_, n), of_stack in by_stack for _ in jax.tree.leaves(of_stack)]
+        fitted = jax.tree.unflatten(structure, map(self._fitted, arrays, expected, layers))
         placed: list[Tree] = jax.device_put(fitted, self._shardings)
         return placed
 
@@ -106,16 +110,23 @@ class BlockTransfer:
         written: list[Tree] = self._write(cache, blocks, row_n)
         return written
 
-    def _fitted(self, x: Any, expected: jax.ShapeDtypeStruct) -> Any:
-        """Blocks [n,L,K,O,..] with the slots of this cache's blocks, padded to one of few sizes."""
-        by_token = (*expected.shape[1:3], *expected.shape[4:])
-        if (*x.shape[1:3], *x.shape[4:]) != by_token or x.dtype != expected.dtype:
+    def _fitted(self, x: Any, expected: jax.ShapeDtypeStruct, n_layers: int) -> Any:
+        """Blocks [n,L,K,O,..] with the slots of this cache's blocks, padded to one of few sizes.
+
+        Args:
+            n_layers: layers of the model in the stack; those after them are padding of a pipeline.
+        """
+        by_token = (expected.shape[2], *expected.shape[4:])
+        is_whole = x.shape[1] >= n_layers
+        if (x.shape[2], *x.shape[4:]) != by_token or x.dtype != expected.dtype or not is_whole:
             raise BadInput(
                 f"the KV cache of the prompt is {x.dtype} [blocks, layers, heads, slots, ..] "
                 f"{list(x.shape)}, and that of this engine {expected.dtype} "
                 f"{list(expected.shape)}. Serve the same model with the same --kv-dtype."
             )
         numpy: Any = np if isinstance(x, np.ndarray) else jnp
+        if x.shape[1] != expected.shape[1]:
+            x = _extended(numpy, x[:, :n_layers], 1, expected.shape[1] - n_layers)
         slots = expected.shape[3]
         if x.shape[3] != slots:
             x = numpy.moveaxis(x, 0, 2)  # [L,K,n,O,..]

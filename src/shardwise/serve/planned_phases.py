@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import BadInput, raise_all
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.unserved import unserved
 from shardwise.search.serving.candidate import Candidate, Server
 
 if TYPE_CHECKING:
@@ -26,13 +27,11 @@ def disaggregated_states(
     Raises:
         BadInput: the runtime does not support one, or the machine does not have room for all.
     """
-    from shardwise.runtime.serving.programs import unsupported_layout
-
     deployment = rebuild(plan)[1]
     prefill_server, server = deployment.prefill_server, deployment.server
     if prefill_server is None:
         raise ValueError("the plan is not disaggregated")
-    problems = [*unsupported_layout(server), *unsupported_layout(prefill_server)]
+    problems = [*unserved(server), *unserved(prefill_server)]
     raise_all(BadInput, list(dict.fromkeys(problems)))
     prefill = (prefill_server, PROMPTS_AT_A_TIME)
     decode = (server, deployment.batch)

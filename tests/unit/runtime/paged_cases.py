@@ -154,6 +154,12 @@ LAYOUTS: dict[str, Case] = {
         "copied",
         FP32,
     ),
+    "uneven stages, odd vocabulary": (
+        replace(DENSE, vocab=255, groups=(replace(DENSE.groups[0], count=3),)),
+        Mesh(pipe=2, tensor=4),
+        "sequence",
+        FP32,
+    ),
     "pipe 2, window": (WINDOW, Mesh(pipe=2), "copied", FP32),
     "pipe 2, 2D": (DENSE, Mesh(pipe=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
     **{
@@ -222,6 +228,16 @@ def numbers(config: ModelConfig) -> Tree:
     return map_infos(disturbed, infos, init_weights(infos, jax.random.key(0), jnp.float32))
 
 
+def padded(state: EngineState, weights: Tree) -> Tree:
+    """Weights with the padding of an engine."""
+
+    def pad(info: ArrayInfo, x: Any) -> Any:
+        missing = [n - there for n, there in zip(info.shape, x.shape, strict=True)]
+        return jnp.pad(x, [(0, n) for n in missing])
+
+    return map_infos(pad, state.infos, weights)
+
+
 def distance(group: int | None, case: Case) -> dict[str, float]:
     """Largest difference of a logit, and the root mean square of all.
 
@@ -235,7 +251,7 @@ def distance(group: int | None, case: Case) -> dict[str, float]:
     random = np.random.default_rng(0)
     tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)
     table = Table(rules={}, mesh=one_device)
-    stored = jax.jit(paged.engine.quantize_weights)(weights)
+    stored = jax.jit(paged.engine.quantize_weights)(padded(state, weights))
     if group:
         weights = jax.tree.map(
             lambda w: dequantized(w, jnp.float32) if isinstance(w, Grouped) else w,

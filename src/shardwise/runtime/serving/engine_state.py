@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, stack
 from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
@@ -83,8 +84,20 @@ class EngineState:
 
     @functools.cached_property
     def infos(self) -> Tree:
-        """Descriptions of the weights."""
-        return describe(self.config)
+        """Descriptions of the weights, with padding where chips do not divide them.
+
+        Stages have equally many layers. A layer of padding has weights of zero, which leave the
+        residual as it is.
+        """
+        n_stacked = None
+        if self.n_stages > 1:
+            (segment,) = stack(self.config)
+            n_stacked = self.padded_layers(segment.repeats)
+        return describe(self.config, self.table, n_stacked)
+
+    def padded_layers(self, n_layers: int) -> int:
+        """Length of the layer dim of a stack of layers, with padding."""
+        return int(ceil_div(n_layers, self.n_stages)) * self.n_stages
 
     @property
     def row_roles(self) -> tuple[str, ...]:
@@ -140,8 +153,8 @@ class EngineState:
         They are empty for vectors, routers, embedding and head, which are not quantized.
         """
         layers = []
-        for stack, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
-            terms = layer_terms(self.config, self.config.groups[stack.kind].layer, 1)
+        for of_kind, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
+            terms = layer_terms(self.config, self.config.groups[of_kind.kind].layer, 1)
             contracting = {
                 term.einsum.right.name: term.einsum.contracting
                 for term in terms

@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.arrays import ceil_div
 from shardwise.models import Attention, ModelConfig, stack
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import LayerSettings, Weights, run_layer
@@ -75,7 +76,7 @@ class PagedForward:
         caches: list[Any] = []
         for a, n_layers in cached_stacks(self.engine.config):
             widths = cached_widths(a)
-            sizes = [n_layers]
+            sizes = [self.engine.padded_layers(n_layers)]
             if self.by_layer:
                 sizes = [1] * n_layers
             stack_caches = []
@@ -312,7 +313,7 @@ class PagedForward:
             start = stacks.stop
             period = [config.groups[kind].layer for kind in segment.kinds]
             sliced, whole = self._by_slicing(stacks, layers)
-            n_repeats = segment.repeats // self.engine.n_stages
+            n_repeats = int(ceil_div(segment.repeats, self.engine.n_stages))
 
             def run_period(
                 carry: tuple[Array, list[Tree]],
