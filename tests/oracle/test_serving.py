@@ -42,7 +42,7 @@ PROMPTS = (
 )  # fmt: skip
 
 
-def served(compiled, prompts, max_tokens, n_blocks, few_blocks):
+def served(compiled, prompts, max_tokens, few_blocks):
     """Mode -> outputs of all prompts, and what shows that the modes are what they say."""
     requests = [
         Generation(id=str(i), prompt=tuple(prompt), max_tokens=max_tokens,
@@ -51,7 +51,7 @@ def served(compiled, prompts, max_tokens, n_blocks, few_blocks):
     ]  # fmt: skip
     sizes = {
         "block_tokens": compiled.forward.block_tokens,
-        "n_blocks": n_blocks,
+        "n_blocks": compiled.forward.n_blocks,
         "max_sequences": compiled.max_sequences,
         "max_tokens": compiled.max_tokens,
     }
@@ -125,10 +125,10 @@ def test_families(name, tmp_path, few_shapes):
     )  # fmt: skip
     random = np.random.default_rng(0)
     prompts = [random.integers(3, VOCAB, n).tolist() for n in LENGTHS]
-    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16, weights="fp32", kv="fp32")
+    options = EngineOptions(context=CONTEXT, sequences=4, pass_tokens=16, weights="fp32", kv="fp32")
     with launched(served_model, options) as engine:
         engine.close()
-        run = served(engine._programs, prompts, TOKENS, n_blocks=16, few_blocks=FEW_BLOCKS)
+        run = served(engine._programs, prompts, TOKENS, FEW_BLOCKS)
     assert_every_mode(model, prompts, run)
 
 
@@ -157,5 +157,5 @@ def test_a_real_model(smollm2, few_shapes):
     with launched(model, options) as engine:
         engine.close()
         # Two sequences take 2 blocks together and 5 each at their ends.
-        run = served(engine._programs, prompts, 64, n_blocks=64, few_blocks=10)
+        run = served(engine._programs, prompts, 64, few_blocks=10)
     assert_every_mode(smollm2, prompts, run)
