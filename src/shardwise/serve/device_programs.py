@@ -96,8 +96,7 @@ class DevicePrograms:
         self._logits: Array  # of the last forward pass
         self.tell: Tell | None = None
         if self.n_host_blocks:
-            n_blocks = self.forward.n_blocks
-            self._host_cache = HostCache(self._cache, self.n_pools, n_blocks, self.n_host_blocks)
+            self._host_cache = HostCache(self.forward, self._cache, self.n_host_blocks)
 
     @property
     def n_pools(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from shardwise.errors import BadInput, raise_all
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.plan.serving.unserved import unserved
 from shardwise.serve.engine_options import EngineOptions
 from shardwise.serve.model_files import ServedModel
 from shardwise.serve.planned_phases import disaggregated_states
@@ -98,10 +99,10 @@ def _local(
 
 def _divides(n: int, config: ModelConfig) -> bool:
     """Whether n chips of `tensor` can share a model."""
-    for a, _ in config.attentions:
-        if a.n_heads % n or (a.n_kv_heads % n and n % a.n_kv_heads):
-            return False
-    return config.vocab % n == 0
+    return all(
+        a.n_heads % n == 0 and (a.n_kv_heads % n == 0 or n % a.n_kv_heads == 0)
+        for a, _ in config.attentions
+    )
 
 
 def _planned(plan: ServingPlan) -> EngineState:
@@ -112,11 +113,11 @@ def _planned(plan: ServingPlan) -> EngineState:
     """
     from shardwise.plan.serving.rebuild import rebuild
     from shardwise.runtime.devices import devices_for
-    from shardwise.runtime.serving.programs import engine_state, unsupported_layout
+    from shardwise.runtime.serving.programs import engine_state
 
     deployment = rebuild(plan)[1]
     server = deployment.server
-    problems = unsupported_layout(server)
+    problems = unserved(server)
     if server.layout.sizes["data"] > 1:
         problems.append(
             f"{server.layout.sizes['data']} engines: one process serves one. Plan for "

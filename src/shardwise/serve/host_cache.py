@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
+from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.serve.kv_blocks import gather, padded, scatter
 from shardwise.simulate.host_tier import Copies
@@ -24,22 +26,21 @@ class HostCache:
     """Blocks of an engine's cache in host memory; each process has the shards of its devices.
 
     Args:
-        cache: the cache on the devices, of `PagedForward.init_cache`.
-        n_pools: number of pools of the engine.
-        n_blocks: blocks of each layer in a pool.
+        forward: the engine's forward pass.
+        cache: its cache on the devices.
         n_host_blocks: blocks of each layer here.
     """
 
-    def __init__(self, cache: list[Tree], n_pools: int, n_blocks: int, n_host_blocks: int) -> None:
-        sizes = (n_pools, n_blocks)
-        self._n_blocks = n_pools * n_blocks
+    def __init__(self, forward: PagedForward, cache: list[Tree], n_host_blocks: int) -> None:
+        sizes = (forward.engine.n_pools, forward.n_blocks)
+        self._n_blocks = math.prod(sizes)
+        shardings = forward.block_shardings()
+        self._shardings: list[NamedSharding] = jax.tree.leaves(shardings)
         self._host: list[list[Numbers]] = []  # shards of each array
-        for x in jax.tree.leaves(cache):
-            n_layers = x.shape[0] // self._n_blocks
-            shards = [shard.data.shape[1:] for shard in x.addressable_shards]
-            shapes = [(n_host_blocks, n_layers, *shape) for shape in shards]
-            self._host.append([np.empty(shape, x.dtype) for shape in shapes])
-        shardings = jax.tree.map(_block_sharding, cache)
+        for x, sharding in zip(jax.tree.leaves(cache), self._shardings, strict=True):
+            shape = sharding.shard_shape(self._shape_of(x, n_host_blocks))
+            n_shards = len(sharding.addressable_devices)
+            self._host.append([np.empty(shape, x.dtype) for _ in range(n_shards)])
         self._gather = jax.jit(functools.partial(gather, sizes), out_shardings=shardings)
         self._scatter = jax.jit(
             functools.partial(scatter, sizes),
@@ -67,20 +68,15 @@ class HostCache:
         """Host blocks as arrays with the shardings of the cache."""
         leaves, tree = jax.tree.flatten(cache)
         arrays = []
-        for host, x in zip(self._host, leaves, strict=True):
-            shape = (len(rows), x.shape[0] // self._n_blocks, *x.shape[1:])
+        for host, x, sharding in zip(self._host, leaves, self._shardings, strict=True):
             shards = []
             for part, shard in zip(host, x.addressable_shards, strict=True):
                 shards.append(jax.device_put(part[rows], shard.device))
-            arrays.append(
-                jax.make_array_from_single_device_arrays(shape, _block_sharding(x), shards)
-            )
+            shape = self._shape_of(x, len(rows))
+            arrays.append(jax.make_array_from_single_device_arrays(shape, sharding, shards))
         blocks: list[Tree] = jax.tree.unflatten(tree, arrays)
         return blocks
 
-
-def _block_sharding(x: Array) -> Sharding:
-    """The sharding of blocks [n,L,..] of an array of the cache."""
-    if not isinstance(x.sharding, NamedSharding):  # on one device
-        return x.sharding
-    return NamedSharding(x.sharding.mesh, PartitionSpec(None, None, *x.sharding.spec[1:]))
+    def _shape_of(self, x: Array, n: int) -> tuple[int, ...]:
+        """Shape [n,L,..] of n blocks of an array of the cache."""
+        return (n, x.shape[0] // self._n_blocks, *x.shape[1:])

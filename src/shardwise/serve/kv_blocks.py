@@ -14,11 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.serving.forward import PagedForward, cached_stacks
 from shardwise.runtime.weights.descriptions import Tree
 
 Array = jax.Array
@@ -35,12 +34,8 @@ class BlockTransfer:
 
     def __init__(self, forward: PagedForward) -> None:
         self._forward = forward
-        mesh = forward.engine.table.mesh.jax_mesh
-        self._shardings = jax.tree.map(
-            lambda spec: NamedSharding(mesh, PartitionSpec(None, None, *spec[1:])),
-            replace(forward, by_layer=False).cache_specs(),
-            is_leaf=lambda spec: isinstance(spec, PartitionSpec),
-        )
+        self._sizes = (forward.engine.n_pools, forward.n_blocks)
+        self._shardings = replace(forward, by_layer=False).block_shardings()
         self._read = jax.jit(self._gather, out_shardings=self._shardings)
         formats = None if forward.by_layer else forward.cache_formats()
         self._write = jax.jit(self._scatter, donate_argnums=0, out_shardings=formats)
@@ -49,10 +44,12 @@ class BlockTransfer:
         """Shapes and dtypes of the blocks of a sequence."""
         one_block = replace(self._forward, by_layer=False, n_blocks=1)
         n_blocks = int(ceil_div(n_tokens, self._forward.block_tokens))
-        shapes: list[Tree] = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((n_blocks, *x.shape), x.dtype),
-            jax.eval_shape(one_block.init_cache),
-        )
+
+        def shape_of(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            n_layers = x.shape[0] // self._sizes[0]
+            return jax.ShapeDtypeStruct((n_blocks, n_layers, *x.shape[1:]), x.dtype)
+
+        shapes: list[Tree] = jax.tree.map(shape_of, jax.eval_shape(one_block.init_cache))
         return shapes
 
     def compile(self, cache: list[Tree], table_width: int) -> list[Tree]:
@@ -60,26 +57,18 @@ class BlockTransfer:
 
         Args:
             table_width: number of blocks of the longest sequence.
-
-        Raises:
-            BadInput: the engine has several pools, whose blocks these do not tell apart.
         """
-        n_pools = self._forward.engine.n_pools
-        if n_pools > 1:
-            raise BadInput(
-                f"an engine of {n_pools} groups of chips with caches of their own does not "
-                "exchange prompts with others. Run shardwise plan with --fix expert=1."
-            )
         n_blocks = 1
         while n_blocks < SIZE_STEP * table_width:
-            blocks = self.place(self.read(cache, [0] * n_blocks))
-            cache = self.write(cache, [], 0, blocks)
+            blocks = self.place(self.read(cache, 0, [0] * n_blocks))
+            cache = self.write(cache, 0, [], 0, blocks)
             n_blocks *= SIZE_STEP
         return jax.block_until_ready(cache)
 
-    def read(self, cache: list[Tree], table: Sequence[int]) -> list[Tree]:
-        """The blocks of a table, and some more so that there are few programs."""
-        blocks: list[Tree] = self._read(cache, padded(table, 0, SIZE_STEP))
+    def read(self, cache: list[Tree], pool: int, table: Sequence[int]) -> list[Tree]:
+        """The blocks of a table of a pool, and some more so that there are few programs."""
+        rows = pool * self._forward.n_blocks + padded(table, 0, SIZE_STEP)
+        blocks: list[Tree] = self._read(cache, rows)
         return blocks
 
     def place(self, blocks: Any) -> list[Tree]:
@@ -91,37 +80,53 @@ class BlockTransfer:
         Raises:
             BadInput: they are not of a cache of this model and dtype.
         """
-        expected, structure = jax.tree.flatten(self.shapes(1))
+        shapes = self.shapes(1)
+        expected, structure = jax.tree.flatten(shapes)
         arrays = jax.tree.leaves(blocks)
         if len(arrays) != len(expected):
             raise BadInput(
                 f"the KV cache of the prompt has {len(arrays)} arrays, and that of this engine "
                 f"{len(expected)}. Serve the same model with the same --kv-dtype."
             )
-        fitted = jax.tree.unflatten(structure, map(self._fitted, arrays, expected))
+        stacks = cached_stacks(self._forward.engine.config)
+        by_stack = zip(stacks, shapes, strict=True)
+        layers = [n for (_, n), of_stack in by_stack for _ in jax.tree.leaves(of_stack)]
+        fitted = jax.tree.unflatten(structure, map(self._fitted, arrays, expected, layers))
         placed: list[Tree] = jax.device_put(fitted, self._shardings)
         return placed
 
     def write(
-        self, cache: list[Tree], table: Sequence[int], n_tokens: int, blocks: list[Tree]
+        self, cache: list[Tree], pool: int, table: Sequence[int], n_tokens: int, blocks: list[Tree]
     ) -> list[Tree]:
-        """The cache with the first `n_tokens` tokens of a table replaced by blocks of `place`."""
-        row_n = np.full(jax.tree.leaves(blocks)[0].shape[0], self._forward.n_blocks, np.int32)
+        """The cache with the first `n_tokens` tokens of a table replaced by blocks of `place`.
+
+        Args:
+            pool: the pool that has the blocks of the table.
+        """
+        n_pools, n_blocks = self._sizes
+        row_n = np.full(jax.tree.leaves(blocks)[0].shape[0], n_pools * n_blocks, np.int32)
         n = int(ceil_div(n_tokens, self._forward.block_tokens))
-        row_n[:n] = table[:n]
+        row_n[:n] = pool * n_blocks + np.array(table[:n], np.int32)
         written: list[Tree] = self._write(cache, blocks, row_n)
         return written
 
-    def _fitted(self, x: Any, expected: jax.ShapeDtypeStruct) -> Any:
-        """Blocks [n,L,K,O,..] with the slots of this cache's blocks, padded to one of few sizes."""
-        by_token = (*expected.shape[1:3], *expected.shape[4:])
-        if (*x.shape[1:3], *x.shape[4:]) != by_token or x.dtype != expected.dtype:
+    def _fitted(self, x: Any, expected: jax.ShapeDtypeStruct, n_layers: int) -> Any:
+        """Blocks [n,L,K,O,..] with the slots of this cache's blocks, padded to one of few sizes.
+
+        Args:
+            n_layers: layers of the model in the stack; those after them are padding of a pipeline.
+        """
+        by_token = (expected.shape[2], *expected.shape[4:])
+        is_whole = x.shape[1] >= n_layers
+        if (x.shape[2], *x.shape[4:]) != by_token or x.dtype != expected.dtype or not is_whole:
             raise BadInput(
                 f"the KV cache of the prompt is {x.dtype} [blocks, layers, heads, slots, ..] "
                 f"{list(x.shape)}, and that of this engine {expected.dtype} "
                 f"{list(expected.shape)}. Serve the same model with the same --kv-dtype."
             )
         numpy: Any = np if isinstance(x, np.ndarray) else jnp
+        if x.shape[1] != expected.shape[1]:
+            x = _extended(numpy, x[:, :n_layers], 1, expected.shape[1] - n_layers)
         slots = expected.shape[3]
         if x.shape[3] != slots:
             x = numpy.moveaxis(x, 0, 2)  # [L,K,n,O,..]
@@ -131,7 +136,7 @@ class BlockTransfer:
         return _extended(numpy, x, 0, _next_size(x.shape[0], SIZE_STEP) - x.shape[0])
 
     def _gather(self, cache: list[Tree], block_n: Array) -> list[Tree]:
-        blocks = gather((1, self._forward.n_blocks), cache, block_n)
+        blocks = gather(self._sizes, cache, block_n)
         if not self._forward.by_layer:
             return blocks
         join = functools.partial(jax.tree.map, lambda *xs: jnp.concatenate(xs, axis=1))
@@ -144,7 +149,7 @@ class BlockTransfer:
                 [jax.tree.map(lambda x, i=i: x[:, i : i + 1], stack) for i in range(len(layers))]
                 for stack, layers in stacks
             ]
-        return scatter((1, self._forward.n_blocks), cache, blocks, block_n)
+        return scatter(self._sizes, cache, blocks, block_n)
 
 
 def padded(blocks: Sequence[int], padding: int, step: int) -> Any:

@@ -139,7 +139,7 @@ class PrefillEngine(InferenceEngine):
         yield from super()._run(rows)
         for row in rows:
             if row.draws and row.live.sends_blocks:
-                row.live.prompt_blocks = self._programs.read_blocks(row.table)
+                row.live.prompt_blocks = self._programs.read_blocks(row)
 
 
 class DecodeEngine(InferenceEngine):
@@ -173,7 +173,7 @@ class DecodeEngine(InferenceEngine):
         if live.prompt_blocks is not None:
             self._take_slot(live)
             prompt = super()._row(state, 0, live.generation.prompt, draws=False)
-            self._programs.write_blocks(prompt.table, prompt.n_new, live.prompt_blocks)
+            self._programs.write_blocks(prompt, live.prompt_blocks)
             if self._drafter is not None:
                 self._drafter.read_prompts([prompt])
             live.drop_prompt_blocks()

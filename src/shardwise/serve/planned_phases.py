@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise.errors import BadInput, raise_all
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.unserved import unserved
 from shardwise.search.serving.candidate import Candidate, Server
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def disaggregated_states(
     prefill_server, server = deployment.prefill_server, deployment.server
     if prefill_server is None:
         raise ValueError("the plan is not disaggregated")
-    raise_all(BadInput, _unsupported(server) + _unsupported(prefill_server))
+    problems = [*unserved(server), *unserved(prefill_server)]
+    raise_all(BadInput, list(dict.fromkeys(problems)))
     prefill = (prefill_server, PROMPTS_AT_A_TIME)
     decode = (server, deployment.batch)
     if phase == "prefill":
@@ -68,18 +70,6 @@ def _machine(server: Server, batch: int, plan: ServingPlan) -> list[EngineState]
     devices = devices_for(server.system, plan.model.name, "--serve --prompt N --output N")
     n = server.layout.sizes["data"]
     return [engine_state(server, batch, devices, index) for index in range(n)]
-
-
-def _unsupported(server: Server) -> list[str]:
-    from shardwise.runtime.serving.programs import unsupported_layout
-
-    problems = unsupported_layout(server)
-    if server.layout.sizes["expert"] > 1:
-        problems.append(
-            f"expert {server.layout.sizes['expert']} of engines for one phase is not served yet. "
-            "Run shardwise plan with --fix expert=1."
-        )
-    return problems
 
 
 def _no_room(deployment: Candidate) -> str:

@@ -132,20 +132,17 @@ class Programs(DevicePrograms):
             self.perform("copy", *copies)
 
     def compile_transfer(self) -> None:
-        """Compile the programs of `read_blocks` and `write_blocks`.
-
-        Raises:
-            BadInput: see `BlockTransfer.compile`.
-        """
+        """Compile the programs of `read_blocks` and `write_blocks`."""
         self._cache = self.transfer.compile(self._cache, self.table_width)
 
-    def read_blocks(self, table: Sequence[int]) -> list[Tree]:
-        """The blocks of a table, as they are after the passes that were started; for `transfer`."""
-        return self.transfer.read(self._cache, table)
+    def read_blocks(self, row: Row) -> list[Tree]:
+        """The blocks of a row, as they are after the passes that were started; for `transfer`."""
+        return self.transfer.read(self._cache, row.pool, row.table)
 
-    def write_blocks(self, table: Sequence[int], n_tokens: int, blocks: list[Tree]) -> None:
-        """Write the first `n_tokens` tokens of a table, from blocks of `transfer.place`."""
-        self._cache = self.transfer.write(self._cache, table, n_tokens, blocks)
+    def write_blocks(self, row: Row, blocks: list[Tree]) -> None:
+        """Write the new tokens of a row, whose first it is, from blocks of `transfer.place`."""
+        written = self.transfer.write(self._cache, row.pool, row.table, row.n_new, blocks)
+        self._cache = written
 
     def batches(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Split rows into batches for `logits`, the longest rows first.

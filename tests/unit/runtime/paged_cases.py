@@ -68,10 +68,11 @@ def even(config: ModelConfig) -> ModelConfig:
     return replace(config, vocab=92)
 
 
-# With the layout of weights, if that is not "stationary".
+# With the layout of weights if that is not "stationary", and the tensor shards of an expert.
 Case = (
     tuple[ModelConfig, Mesh, str, dict[str, str]]
     | tuple[ModelConfig, Mesh, str, dict[str, str], str]
+    | tuple[ModelConfig, Mesh, str, dict[str, str], str, int]
 )
 # Between them every way in which attention and feed-forward layers differ.
 DIFFERENT = (
@@ -97,6 +98,30 @@ LAYOUTS: dict[str, Case] = {
         FP32,
     ),
     "latents shared by four": (MODELS["deepseek"], Mesh(tensor=4), "sequence", FP32),
+    "whole experts on tensor": (
+        MODELS["mixtral"],
+        Mesh(tensor=4),
+        "copied",
+        FP32,
+        "stationary",
+        1,
+    ),
+    "whole experts, expert 2, tensor 2": (
+        MODELS["gpt-oss"],
+        Mesh(expert=2, tensor=2),
+        "copied",
+        FP32,
+        "stationary",
+        1,
+    ),
+    "whole experts, shared too": (
+        MODELS["deepseek"],
+        Mesh(expert=2, tensor=4),
+        "sequence",
+        FP32,
+        "stationary",
+        1,
+    ),
     "2D": (DENSE, Mesh(fsdp=4, tensor=2), "copied", FP32, "2d"),
     "2D, sequence": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32, "2d"),
     "2D without tensor": (DENSE, Mesh(fsdp=2), "copied", FP32, "2d"),
@@ -106,6 +131,40 @@ LAYOUTS: dict[str, Case] = {
     **{
         f"2D {name}": (even(CASES[name]), Mesh(fsdp=2, tensor=2), "copied", FP32, "2d")
         for name in ("gpt2", "falcon, ALiBi", "odd")
+    },
+    "context 2, tensor 4, sequence": (DENSE, Mesh(context=2, tensor=4), "sequence", FP32),
+    "context 4, tensor 2": (DENSE, Mesh(context=4, tensor=2), "copied", FP32),
+    "context 8, window": (WINDOW, Mesh(context=8), "copied", FP32),
+    "context 2, experts 2, tensor 2": (
+        MODELS["gpt-oss"],
+        Mesh(context=2, expert=2, tensor=2),
+        "copied",
+        FP32,
+    ),
+    "context 2, latents": (MODELS["deepseek"], Mesh(context=2, tensor=2), "sequence", FP32),
+    "context 2, 2D": (DENSE, Mesh(context=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    **{
+        f"context 4, {name}": (CASES[name], Mesh(context=4), "copied", FP32)
+        for name in ("gpt2", "falcon, ALiBi", "gemma3")
+    },
+    "pipe 2, tensor 4, sequence": (DENSE, Mesh(pipe=2, tensor=4), "sequence", FP32),
+    "pipe 2, experts 2, tensor 2": (
+        MODELS["mixtral"],
+        Mesh(pipe=2, expert=2, tensor=2),
+        "copied",
+        FP32,
+    ),
+    "uneven stages, odd vocabulary": (
+        replace(DENSE, vocab=255, groups=(replace(DENSE.groups[0], count=3),)),
+        Mesh(pipe=2, tensor=4),
+        "sequence",
+        FP32,
+    ),
+    "pipe 2, window": (WINDOW, Mesh(pipe=2), "copied", FP32),
+    "pipe 2, 2D": (DENSE, Mesh(pipe=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    **{
+        f"pipe 2, {name}": (CASES[name], Mesh(pipe=2), "copied", FP32)
+        for name in ("gpt2", "falcon, ALiBi")
     },
     "gathered": (DENSE, Mesh(fsdp=2, tensor=4), "sequence", FP32, "gathered"),
     "gathered latents": (MODELS["deepseek"], Mesh(fsdp=2), "copied", FP32, "gathered"),
@@ -149,8 +208,8 @@ def engine(case: Case, group: int | None = None) -> EngineState:
         group: elements of a group of weights; None for weights without groups.
     """
     config, mesh, kv, dtypes, *chosen = case
-    weights = chosen[0] if chosen else "stationary"
-    layout = ServeLayout(mesh=mesh, kv=kv, weights=weights)
+    weights, expert_tensor = [*chosen, *("stationary", None)[len(chosen) :]]
+    layout = ServeLayout(mesh=mesh, kv=kv, weights=weights, expert_tensor=expert_tensor)
     devices = np.array(jax.devices()[: mesh.n_chips])
     on = split_tensor(role_mesh(layout.sizes, devices), kv_heads(config))
     table = engine_table(layout, on)
@@ -169,6 +228,16 @@ def numbers(config: ModelConfig) -> Tree:
     return map_infos(disturbed, infos, init_weights(infos, jax.random.key(0), jnp.float32))
 
 
+def padded(state: EngineState, weights: Tree) -> Tree:
+    """Weights with the padding of an engine."""
+
+    def pad(info: ArrayInfo, x: Any) -> Any:
+        missing = [n - there for n, there in zip(info.shape, x.shape, strict=True)]
+        return jnp.pad(x, [(0, n) for n in missing])
+
+    return map_infos(pad, state.infos, weights)
+
+
 def distance(group: int | None, case: Case) -> dict[str, float]:
     """Largest difference of a logit, and the root mean square of all.
 
@@ -182,7 +251,7 @@ def distance(group: int | None, case: Case) -> dict[str, float]:
     random = np.random.default_rng(0)
     tokens = random.integers(0, config.vocab, (ROWS, SEQ)).astype(np.int32)
     table = Table(rules={}, mesh=one_device)
-    stored = jax.jit(paged.engine.quantize_weights)(weights)
+    stored = jax.jit(paged.engine.quantize_weights)(padded(state, weights))
     if group:
         weights = jax.tree.map(
             lambda w: dequantized(w, jnp.float32) if isinstance(w, Grouped) else w,

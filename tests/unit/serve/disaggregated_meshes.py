@@ -34,22 +34,35 @@ from tests.unit.serve.model_files.tiny import write_folder
 from tests.unit.serve.test_engine import prompts, requests
 
 MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=100)
-# case -> (tensor, split of the KV cache, tokens of a block) of prefill and decode, dtype of the KV
+# case -> (mesh, split of the KV cache, tokens of a block) of prefill and decode, dtype of the KV
 CASES = {
-    "2 to 4, sequence": ((2, "sequence", 4), (4, "sequence", 4), "fp32"),
-    "4 to 1": ((4, "copied", 4), (1, "sequence", 4), "fp32"),
-    "1 to 4, other blocks": ((1, "sequence", 4), (4, "sequence", 8), "fp32"),
-    "2 to 4, int8": ((2, "sequence", 4), (4, "sequence", 4), "int8"),
+    "2 to 4, sequence": ((Mesh(tensor=2), "sequence", 4), (Mesh(tensor=4), "sequence", 4), "fp32"),
+    "4 to 1": ((Mesh(tensor=4), "copied", 4), (Mesh(), "sequence", 4), "fp32"),
+    "1 to 4, other blocks": ((Mesh(), "sequence", 4), (Mesh(tensor=4), "sequence", 8), "fp32"),
+    "2 to 4, int8": ((Mesh(tensor=2), "sequence", 4), (Mesh(tensor=4), "sequence", 4), "int8"),
+    "pools to pools": (
+        (Mesh(fsdp=2, tensor=2), "copied", 4),
+        (Mesh(fsdp=4), "copied", 4),
+        "fp32",
+    ),
+    "context to stages": (
+        (Mesh(context=2, tensor=2), "copied", 4),
+        (Mesh(pipe=2), "copied", 4),
+        "int8",
+    ),
 }
-PLAN = "a plan"
-FIXED = {"fsdp": 1, "tensor": 2}
+PLAN, EXPERTS = "a plan", "a plan with experts"
+FIXED = {PLAN: {"fsdp": 1, "tensor": 2}, EXPERTS: {"expert": 2, "tensor": 1}}
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
 N, TOKENS = 5, 12
 
 
-def programs(layout: tuple[int, str, int], kv: str, devices: list[jax.Device]) -> Programs:
-    """Programs of the model on the first of some devices."""
-    n, split, block_tokens = layout
-    serve_layout = ServeLayout(mesh=Mesh(tensor=n), kv=split)
+def programs(layout: tuple[Mesh, str, int], kv: str, devices: list[jax.Device]) -> Programs:
+    """Programs of the model on the first of some devices; `fsdp` makes pools."""
+    sizes, split, block_tokens = layout
+    n = sizes.n_chips
+    weights = "gathered" if sizes.fsdp > 1 else "stationary"
+    serve_layout = ServeLayout(mesh=sizes, kv=split, weights=weights)
     mesh = split_tensor(role_mesh(serve_layout.sizes, np.array(devices[:n])), kv_heads(MODEL))
     state = EngineState(
         config=MODEL,
@@ -71,11 +84,12 @@ def programs(layout: tuple[int, str, int], kv: str, devices: list[jax.Device]) -
 
 
 def limits(compiled: Programs) -> Limits:
+    n_pools = compiled.n_pools
     return Limits(
-        n_blocks=BLOCKS,
+        n_blocks=BLOCKS * n_pools,
         block_tokens=compiled.forward.block_tokens,
-        max_sequences=4,
-        max_tokens=16,
+        max_sequences=4 * n_pools,
+        max_tokens=16 * n_pools,
     )
 
 
@@ -97,17 +111,18 @@ def outputs(case: str) -> dict[str, object]:
     return {"together": together, "apart": apart, "blocks_used": stats.blocks_used}
 
 
-def planned(folder: Path) -> dict[str, object]:
+def planned(name: str, folder: Path) -> dict[str, object]:
     """Outputs of a launched plan, and of a single engine; what is said of a plan without room."""
     system = host(folder, 8)
-    model = find_model(str(write_folder(folder / "tiny")))
-    config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=4)
-    plan = sw.plan(config, system, job, FIXED, disaggregate=True)
+    model = find_model(str(write_folder(folder / "tiny", **(MIXTRAL if name == EXPERTS else {}))))
+    config, job = sw.model(str(model.source)), sw.Serve(prompt=32, output=16, batch=4, **FP32)
+    plan = sw.plan(config, system, job, FIXED[name], disaggregate=True)
     assert isinstance(plan, sw.ServingPlan)
     assert plan.strategy.prefill
+    assert plan.strategy.prefill.mesh.get("expert", 1) == FIXED[name].get("expert", 1)
     prefill = replace(plan.strategy.prefill, count=4)
     too_many = replace(plan, strategy=replace(plan.strategy, prefill=prefill))
-    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16)
+    options = EngineOptions(context=CONTEXT, sequences=2, pass_tokens=16, weights="fp32", kv="fp32")
     texts = []
     for engine_plan in (plan, None):
         with launched(model, options, engine_plan) as engine:
@@ -134,6 +149,7 @@ if __name__ == "__main__":
     plain = Greedy(MODEL)
     texts = [plain.continuation(prompt, TOKENS) for prompt in prompts(N)]
     answers: dict[str, object] = {case: outputs(case) for case in CASES}
-    with tempfile.TemporaryDirectory() as folder:
-        answers[PLAN] = planned(Path(folder))
+    for name in FIXED:
+        with tempfile.TemporaryDirectory() as folder:
+            answers[name] = planned(name, Path(folder))
     print(json.dumps({"plain": texts, **answers}))

@@ -25,7 +25,7 @@ from shardwise.serve.request import Generation, Sampling
 from shardwise.strategy.mesh import Mesh
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.model_cases import CASES
-from tests.unit.runtime.paged_cases import DENSE, FP32, WINDOW, Case, even, numbers
+from tests.unit.runtime.paged_cases import DENSE, FP32, WINDOW, Case, even, numbers, padded
 from tests.unit.runtime.paged_cases import engine as engine_of
 from tests.unit.serve.engines import Greedy, generate, running
 
@@ -34,6 +34,7 @@ LENGTHS = (30, 21, 9)  # of the prompts
 FEW_BLOCKS = 16  # room for two of these prompts, and not for their outputs too
 INT8 = FP32 | {"weights": "int8", "kv": "int8"}
 LATENTS, ALIBI = MODELS["deepseek"], even(CASES["falcon, ALiBi"])
+ODD = replace(DENSE, vocab=255, groups=(replace(DENSE.groups[0], count=5),))
 LAYOUTS: dict[str, Case] = {
     "tensor 2": (DENSE, Mesh(tensor=2), "copied", FP32),
     "tensor 4, copied": (DENSE, Mesh(tensor=4), "copied", FP32),
@@ -48,6 +49,24 @@ LAYOUTS: dict[str, Case] = {
     "ALiBi, 2D": (ALIBI, Mesh(fsdp=2, tensor=2), "copied", FP32, "2d"),
     "latents, tensor 4, copied": (LATENTS, Mesh(tensor=4), "copied", FP32),
     "latents, tensor 4, sequence": (LATENTS, Mesh(tensor=4), "sequence", FP32),
+    "context 2, tensor 4, sequence": (DENSE, Mesh(context=2, tensor=4), "sequence", FP32),
+    "context 4, int8": (DENSE, Mesh(context=4), "copied", INT8),
+    "window, context 4": (WINDOW, Mesh(context=4), "copied", FP32),
+    "ALiBi, context 2, tensor 2": (ALIBI, Mesh(context=2, tensor=2), "copied", FP32),
+    "latents, context 2, tensor 2": (LATENTS, Mesh(context=2, tensor=2), "sequence", FP32),
+    "context 2, 2D": (DENSE, Mesh(context=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    "pipe 2, tensor 4, sequence": (DENSE, Mesh(pipe=2, tensor=4), "sequence", FP32),
+    "pipe 2, int8": (DENSE, Mesh(pipe=2), "copied", INT8),
+    "ALiBi, pipe 2, tensor 2": (ALIBI, Mesh(pipe=2, tensor=2), "copied", FP32),
+    "pipe 2, 2D": (DENSE, Mesh(pipe=2, fsdp=2, tensor=2), "copied", FP32, "2d"),
+    "uneven stages, odd vocabulary": (ODD, Mesh(pipe=2, tensor=4), "sequence", FP32),
+    "uneven stages, int8": (ODD, Mesh(pipe=4), "copied", INT8),
+    "pipe 4": (
+        replace(DENSE, groups=(replace(DENSE.groups[0], count=4),)),
+        Mesh(pipe=4),
+        "copied",
+        FP32,
+    ),
     "latents, 2D, sequence": (LATENTS, Mesh(fsdp=2, tensor=2), "sequence", FP32, "2d"),
 }
 # How requests are served: limits of the engine. Those of "prefix cached" have been served before.
@@ -86,7 +105,9 @@ def programs(case: Case) -> Programs:
     shardings = jax.tree.map(lambda x: x.sharding, state.weight_shapes())
     return FewShapes(
         forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
-        weights=jax.device_put(jax.jit(state.quantize_weights)(numbers(case[0])), shardings),
+        weights=jax.device_put(
+            jax.jit(state.quantize_weights)(padded(state, numbers(case[0]))), shardings
+        ),
         max_sequences=SEQUENCES,
         max_tokens=TOKENS,
         max_context=CONTEXT,

@@ -62,6 +62,15 @@ CASES = {
     "experts 2, shared heads": Pooled(
         (MODELS["mixtral"], Mesh(expert=2, tensor=4), "sequence", FP32)
     ),
+    "experts 2, context 2, tensor 2": Pooled(
+        (MODELS["gpt-oss"], Mesh(expert=2, context=2, tensor=2), "copied", FP32)
+    ),
+    "experts 2, pipe 2, tensor 2": Pooled(
+        (MODELS["mixtral"], Mesh(expert=2, pipe=2, tensor=2), "copied", FP32)
+    ),
+    "whole experts, experts 2, tensor 2": Pooled(
+        (MODELS["gpt-oss"], Mesh(expert=2, tensor=2), "copied", FP32, "stationary", 1)
+    ),
     "latents, experts 4": Pooled((MODELS["deepseek"], Mesh(expert=4), "copied", FP32)),
     "latents, experts 2, tensor 4": Pooled(
         (MODELS["deepseek"], Mesh(expert=2, tensor=4), "sequence", FP32)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.scripts import answer
-from tests.unit.serve.disaggregated_meshes import CASES, PLAN
+from tests.unit.serve.disaggregated_meshes import CASES, FIXED
 
 pytestmark = pytest.mark.oracle
 
@@ -24,9 +24,10 @@ def test_outputs_are_those_of_a_plain_loop(answers: Any, case: str) -> None:
     assert answers[case]["blocks_used"] == 0
 
 
-def test_a_plan_is_launched(answers: Any) -> None:
-    assert answers[PLAN]["apart"] == answers[PLAN]["together"]
-    assert answers[PLAN]["blocks_used"] == 0
+@pytest.mark.parametrize("plan", FIXED)
+def test_a_plan_is_launched(answers: Any, plan: str) -> None:
+    assert answers[plan]["apart"] == answers[plan]["together"]
+    assert answers[plan]["blocks_used"] == 0
     assert (
-        "chips of one machine. Plan for such a machine: shardwise plan" in answers[PLAN]["refusal"]
+        "chips of one machine. Plan for such a machine: shardwise plan" in answers[plan]["refusal"]
     )

@@ -177,6 +177,18 @@ class LongContext(Reason):
     max_seq: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotServed(Reason):
+    """What `serve` does not run yet of the layout.
+
+    Args:
+        names: what it is, in words.
+    """
+
+    constraint: Literal["runtime"] = "runtime"
+    names: tuple[str, ...]
+
+
 SERVING_REASONS: dict[str, type[Reason]] = {
     "decode": DecodePass,
     "batch": CriticalBatch,
@@ -187,4 +199,5 @@ SERVING_REASONS: dict[str, type[Reason]] = {
     "speculation": Speculation,
     "prefill": Prompt,
     "max_seq": LongContext,
+    "runtime": NotServed,
 }

@@ -19,12 +19,14 @@ from shardwise.plan.schema.serving_reasons import (
     Disaggregation,
     GatheredWeights,
     LongContext,
+    NotServed,
     Prompt,
     Speculation,
     TensorLimit,
     TwiceTheChips,
 )
 from shardwise.plan.serving.time_parts import decode_range, largest, parts
+from shardwise.plan.serving.unserved import unserved_layout
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.layouts import engine_machine
 from shardwise.search.serving.rank import Ranking, Request, rank
@@ -54,7 +56,16 @@ def reasons(request: Request, ranking: Ranking, estimate: ServingEstimate) -> tu
         *_speculation(chosen),
         _prompt(chosen, estimate),
         *_long_context(request.config, chosen.job),
+        *_not_served(chosen),
     )
+
+
+def _not_served(chosen: Candidate) -> Iterator[Reason]:
+    """What the runtime does not serve of the engines."""
+    servers = filter(None, (chosen.server, chosen.prefill_server))
+    names = [name for server in servers for name in unserved_layout(server)]
+    if names:
+        yield NotServed(margin=0.0, names=tuple(dict.fromkeys(names)))
 
 
 def _long_context(config: ModelConfig, job: Serve) -> Iterator[Reason]:

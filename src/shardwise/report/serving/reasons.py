@@ -11,12 +11,13 @@ from shardwise.plan.schema.serving_reasons import (
     Disaggregation,
     GatheredWeights,
     LongContext,
+    NotServed,
     Prompt,
     Speculation,
     TensorLimit,
     TwiceTheChips,
 )
-from shardwise.report.words import counted, duration, mesh_text
+from shardwise.report.words import counted, duration, listed, mesh_text
 from shardwise.search.serving.rule import Rule
 
 # The longest part of a decode step -> what the deployment is bound by.
@@ -60,6 +61,8 @@ def reason_text(reason: Reason) -> str:
                 f"Sequences have {reason.context:,} tokens; the model is specified for "
                 f"{reason.max_seq:,}."
             )
+        case NotServed():
+            return f"shardwise serve does not run {listed(reason.names)} yet."
         case GatheredWeights():
             return (
                 "FSDP, as in training, would gather all weights for every token: fsdp "

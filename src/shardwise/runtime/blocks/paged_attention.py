@@ -1,6 +1,8 @@
 """Attention of new tokens over sequences in a paged KV cache.
 
-q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of the same tokens.
+q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of the same tokens. Chips of
+`context` compute different tokens (`token_shards`): they gather queries, keys and values, attend to
+the keys that they have, and sum the outputs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving import kv_cache, paged_cache
 from shardwise.runtime.serving.kv_cache import CacheArray
 from shardwise.runtime.serving.paged_cache import NewTokens
+from shardwise.runtime.serving.token_shards import of_all, of_chip
 
 Array = jax.Array
 
@@ -42,12 +45,12 @@ class PagedAttention:
     dtype: Any
 
     def positions(self, n_tokens: int) -> Array:
-        """Positions of the new tokens in their sequences, [B, T]."""
-        return self.tokens.positions_BT
+        """Positions of the chip's new tokens in their sequences, [B, T]."""
+        return of_chip(self.tokens.kv_layout, self.tokens.positions_BT)
 
     def rotary_angles(self, a: Attention, n_tokens: int, seq: int) -> RotaryAngles:
         """Rotary angles of the new tokens, which are not computed again for each head."""
-        return lax.optimization_barrier(rotary_angles(a, self.tokens.positions_BT, seq))
+        return lax.optimization_barrier(rotary_angles(a, self.positions(n_tokens), seq))
 
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Compute o_BTNH, on the chips that have the cache of a head."""
@@ -64,7 +67,10 @@ class PagedAttention:
     def _write(self, new: dict[str, Array]) -> None:
         """Write keys and values of the new tokens."""
         with jax.named_scope("cache.write"):
-            narrow = {name: kv_cache.to_cache(x, self.dtype) for name, x in new.items()}
+            narrow = {
+                name: jax.tree.map(self._of_all, kv_cache.to_cache(x, self.dtype))
+                for name, x in new.items()
+            }
             self.cache = paged_cache.write(
                 self.cache, narrow, self.tokens, self.first_block, self.table.mesh.platform
             )
@@ -74,7 +80,7 @@ class PagedAttention:
     ) -> Array:
         """Attention of the chip's queries over the cache."""
         with jax.named_scope("attn.exchange"):
-            q_BTNH = self._gathered(q, 2)
+            q_BTNH = self._gathered(self._of_all(q), 2)
         with jax.named_scope("attn.caches"):
             return paged_cache.attend(
                 q_BTNH,
@@ -87,9 +93,14 @@ class PagedAttention:
                 slopes_N=slopes_N,
             )
 
+    def _of_all(self, x: Array) -> Array:
+        """Numbers of this chip's tokens, for all tokens of the pass."""
+        tokens = self.tokens
+        return of_all(tokens.kv_layout, x, tokens.past_B.shape[0], tokens.n_tokens)
+
     def _gathered(self, x: Array, dim: int = 0) -> Array:
         """An array of this chip's query heads, for all heads that its part of the cache serves."""
-        axes = self.tokens.kv_layout.token_axes
+        axes = self.tokens.kv_layout.query_axes
         if not axes:
             return x
         return lax.all_gather(x, axes, axis=dim, tiled=True)

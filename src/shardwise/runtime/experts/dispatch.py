@@ -58,6 +58,11 @@ class ExpertLayout:
         return "tensor" in self.expert_roles and not self.splits_residual
 
     @property
+    def token_roles(self) -> tuple[str, ...]:
+        """Roles over which chips with other experts have other tokens; `tensor` has the same."""
+        return tuple(role for role in self.expert_roles if role != "tensor")
+
+    @property
     def expert_axes(self) -> tuple[str, ...]:
         """Mesh axes that shard the experts."""
         return self.table.mesh.axis_names(self.expert_roles)

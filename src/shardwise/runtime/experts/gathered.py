@@ -41,12 +41,14 @@ def gathered_experts(
 ) -> Array:
     """Output of the routed experts for the tokens of this chip; a partial sum over `tensor`.
 
+    Chips of `tensor` have the same tokens, also where they have different experts.
+
     Args:
         experts_NK: indices of the experts of each token; `m.n_experts` for a token without.
         experts: computes (x_eCD, weights_eC1) -> y_eCD by the experts of this chip.
     """
     n_tokens = len(x_ND)
-    n_chips = layout.table.mesh.size(layout.expert_roles)
+    n_chips = layout.table.mesh.size(layout.token_roles)
     n_parts = int(ceil_div(n_tokens * n_chips, MOST_GATHERED))
     arrays = (x_ND, weights_NK, experts_NK)
     if n_parts == 1:
@@ -74,11 +76,12 @@ def _part(
 ) -> Array:
     """`gathered_experts` of so many tokens as are gathered at a time."""
     x_ND, weights_NK, experts_NK = arrays
-    axes = layout.expert_axes
+    axes = layout.table.mesh.axis_names(layout.token_roles)
     choices = jnp.concatenate([weights_NK, experts_NK.astype(weights_NK.dtype)], axis=1)
     with jax.named_scope("moe.dispatch"):
-        x_GD = gather(x_ND, axes, 0)
-        weights_GK, chosen_GK = jnp.split(gather(choices, axes, 0), 2, axis=1)
+        x_GD = gather(x_ND, axes, 0) if axes else x_ND
+        choices_G = gather(choices, axes, 0) if axes else choices
+        weights_GK, chosen_GK = jnp.split(choices_G, 2, axis=1)
     with jax.named_scope("moe.router"):
         n_local = m.n_experts // layout.table.mesh.size(layout.expert_roles)
         local_e = layout.table.index(layout.expert_roles) * n_local + jnp.arange(n_local)
@@ -104,4 +107,4 @@ def _part(
     start = (jnp.zeros((), jnp.int32), jnp.zeros_like(x_GD))
     _, y_GD = lax.while_loop(lambda carry: carry[0] < most, compute, start)
     with jax.named_scope("moe.combine"):
-        return scatter(y_GD, axes, 0)
+        return scatter(y_GD, axes, 0) if axes else y_GD

@@ -65,11 +65,12 @@ def moe(
     x_BTD = gathered_BTD
     if layout.sends_residual_tokens and m.d_ff_shared:
         x_BTD = n_BTD
-    if layout.slices_tokens:
+    gathers_all = is_token_BT is not None and bool(layout.expert_roles)
+    if layout.slices_tokens and not gathers_all:
         x_BTD = layout.table.slice(x_BTD, TENSOR, 1)
     x_ND = x_BTD.reshape(-1, x_BTD.shape[-1])
     weights_NK, experts_NK = _route(m, block, x_ND)
-    if is_token_BT is not None and layout.expert_roles:
+    if gathers_all and is_token_BT is not None:
         experts_NK = jnp.where(is_token_BT.reshape(-1, 1), experts_NK, m.n_experts)
         compute = functools.partial(_experts, m, block, EqualSlots())
         y_ND = gathered_experts(m, layout, x_ND, weights_NK, experts_NK, compute)
@@ -87,7 +88,8 @@ def moe(
     if layout.sends_residual_tokens:  # y_BTD is reduced already, in the layout of the residual
         return block.output() + y_BTD if m.d_ff_shared else y_BTD
     if layout.slices_tokens:
-        return _join_tokens(m, block, layout, y_BTD)
+        join = _join_experts if gathers_all else _join_tokens
+        return join(m, block, layout, y_BTD)
     block.add_output("moe.down", y_BTD)
     return block.output()
 
@@ -103,6 +105,15 @@ def _join_tokens(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Arra
     start = layout.table.index(TENSOR) * n_tokens
     padded_BTD = lax.dynamic_update_slice_in_dim(zeros_BTD, y_BTD, start, 1)
     block.add_output("shared.down", padded_BTD)
+    return block.output()
+
+
+def _join_experts(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -> Array:
+    """Output of all experts, from the sums over those that each chip of `tensor` has."""
+    if not m.d_ff_shared:
+        with jax.named_scope("moe.combine"):
+            return layout.table.sum(y_BTD, TENSOR)
+    block.add_output("shared.down", y_BTD)
     return block.output()
 
 

@@ -203,8 +203,19 @@ def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST
 @functools.cache
 def has_matrix_unit() -> bool:
     """Whether this processor multiplies bf16 faster than fp32 (Linux lists its AMX flags)."""
+    return "amx_bf16" in _flags()
+
+
+@functools.cache
+def multiplies_bf16() -> bool:
+    """Whether this processor has products of bf16; others convert a matrix to fp32 first."""
+    return bool({"amx_bf16", "avx512_bf16"} & _flags())
+
+
+def _flags() -> set[str]:
+    """What Linux lists of this processor; nothing elsewhere."""
     cpu_info = Path("/proc/cpuinfo")
-    return cpu_info.exists() and "amx_bf16" in cpu_info.read_text()
+    return set(cpu_info.read_text().split()) if cpu_info.exists() else set()
 
 
 def supports_attention(a: Attention, q_BTNH: Array, k_BSKH: Array) -> bool:

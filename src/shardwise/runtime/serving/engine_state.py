@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, stack
 from shardwise.ops.layers import layer_terms
 from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
@@ -42,6 +43,7 @@ from shardwise.runtime.weights.quantized import (
     quantize,
     quantize_groups,
 )
+from shardwise.strategy.rules import only
 from shardwise.strategy.serving_layout import ServeLayout, serve_rules
 from shardwise.workload import Serve
 
@@ -82,23 +84,39 @@ class EngineState:
 
     @functools.cached_property
     def infos(self) -> Tree:
-        """Descriptions of the weights."""
-        return describe(self.config)
+        """Descriptions of the weights, with padding where chips do not divide them.
+
+        Stages have equally many layers. A layer of padding has weights of zero, which leave the
+        residual as it is.
+        """
+        n_stacked = None
+        if self.n_stages > 1:
+            (segment,) = stack(self.config)
+            n_stacked = self.padded_layers(segment.repeats)
+        return describe(self.config, self.table, n_stacked)
+
+    def padded_layers(self, n_layers: int) -> int:
+        """Length of the layer dim of a stack of layers, with padding."""
+        return int(ceil_div(n_layers, self.n_stages)) * self.n_stages
 
     @property
-    def _row_roles(self) -> tuple[str, ...]:
-        """Roles over which sequences are distributed, to engines and to groups of their chips."""
-        return ("data", *self.table.roles("activations", ("B",)).get("B", ()))
+    def row_roles(self) -> tuple[str, ...]:
+        """Roles over which sequences are distributed, to engines and to groups of their chips.
+
+        The rules count all tokens of a pass as B; those of `context` share each sequence.
+        """
+        roles = self.table.roles("activations", ("B",)).get("B", ())
+        return ("data", *(role for role in roles if role != "context"))
 
     @property
     def n_pools(self) -> int:
         """Number of groups of chips with sequences and a cache of their own."""
-        return self.table.mesh.size(self._row_roles)
+        return self.table.mesh.size(self.row_roles)
 
     @property
     def gathers_tokens(self) -> bool:
-        """Whether chips with other experts gather all tokens, see `experts.gathered`."""
-        return self.layout.sizes["expert"] > 1
+        """Whether chips have different experts, see `experts.gathered`."""
+        return self.table.mesh.size(self.table.rules.get("weights.E", ())) > 1
 
     @property
     def activation_dtype(self) -> Any:
@@ -135,8 +153,8 @@ class EngineState:
         They are empty for vectors, routers, embedding and head, which are not quantized.
         """
         layers = []
-        for stack, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
-            terms = layer_terms(self.config, self.config.groups[stack.kind].layer, 1)
+        for of_kind, infos in zip(layer_stacks(self.config), self.infos["layers"], strict=True):
+            terms = layer_terms(self.config, self.config.groups[of_kind.kind].layer, 1)
             contracting = {
                 term.einsum.right.name: term.einsum.contracting
                 for term in terms
@@ -203,9 +221,19 @@ class EngineState:
         return map_infos(spec_of, self.infos, self.contracted_dims)
 
     @property
+    def n_stages(self) -> int:
+        """Number of stages of the pipeline."""
+        return self.table.mesh.sizes["pipe"]
+
+    @property
+    def stage_axes(self) -> tuple[str, ...]:
+        """Mesh axes that shard the layers."""
+        return self.table.mesh.axis_names(("pipe",)) if self.n_stages > 1 else ()
+
+    @property
     def row_spec(self) -> PartitionSpec:
         """Partition spec of arrays [sequence, ..]."""
-        return PartitionSpec(self.table.mesh.axis_names(self._row_roles))
+        return PartitionSpec(self.table.mesh.axis_names(self.row_roles))
 
     def weight_shapes(self) -> Tree:
         """Shapes, dtypes and shardings of the weights, as JAX takes them for lowering."""
@@ -242,11 +270,10 @@ class EngineState:
 
 
 def engine_table(layout: ServeLayout, mesh: RoleMesh) -> Table:
-    """The sharding rules of an engine; `expert` shards whole experts."""
-    rules = serve_rules(layout)
-    if layout.sizes["expert"] > 1:
-        rules = {"weights.E": ("expert",), **rules}
-    return Table(rules=rules, mesh=mesh)
+    """The sharding rules of an engine; `expert` shards whole experts, and `tensor` may do so."""
+    roles = ("tensor", "expert") if layout.expert_tensor == 1 else ("expert",)
+    rules = {"weights.E": roles, **serve_rules(layout)}
+    return Table(rules=only(rules, layout.sizes), mesh=mesh)
 
 
 def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:

@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.arrays import ceil_div
 from shardwise.models import Attention, ModelConfig, stack
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import LayerSettings, Weights, run_layer
@@ -30,6 +31,8 @@ from shardwise.runtime.serving.engine_state import EngineState, without_accumula
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray, stored_dtype
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
+from shardwise.runtime.serving.stages import run_stages
+from shardwise.runtime.serving.token_shards import last_of_rows, of_all, of_chip
 from shardwise.runtime.weights.descriptions import Tree, layer_stacks
 from shardwise.runtime.weights.quantized import Grouped, Scaled, is_narrow
 
@@ -73,7 +76,7 @@ class PagedForward:
         caches: list[Any] = []
         for a, n_layers in cached_stacks(self.engine.config):
             widths = cached_widths(a)
-            sizes = [n_layers]
+            sizes = [self.engine.padded_layers(n_layers)]
             if self.by_layer:
                 sizes = [1] * n_layers
             stack_caches = []
@@ -116,7 +119,9 @@ class PagedForward:
     def cache_specs(self) -> list[Tree]:
         """Partition specs of the cache."""
         kv = self.engine.kv
-        scale_spec = (*self.engine.row_spec, kv.heads or None, kv.token_axes or None)
+        pool_axes = self.engine.table.mesh.axis_names(self.engine.row_roles)
+        blocks = (*pool_axes, *self.engine.stage_axes)
+        scale_spec = (blocks, kv.heads or None, kv.token_axes or None)
         spec: Any = PartitionSpec(*scale_spec, None)
         if is_narrow(dtype(self.engine.job.kv)):
             spec = Scaled(spec, PartitionSpec(*scale_spec))  # type: ignore[arg-type]
@@ -128,6 +133,21 @@ class PagedForward:
         shapes: list[Tree]
         shapes = self.engine.sharded(jax.eval_shape(self.init_cache), self.cache_specs())
         return shapes
+
+    def block_shardings(self) -> list[Any]:
+        """Shardings of blocks [n,L,K,O,..], which all pools have; a tree like that of the cache."""
+        mesh = self.engine.table.mesh.jax_mesh
+        stages = self.engine.stage_axes or None
+        specs: list[Any] = self.cache_specs()
+        if self.by_layer:
+            layers = [n for _, n in cached_stacks(self.engine.config)]
+            specs = [[spec] * n for spec, n in zip(specs, layers, strict=True)]
+        shardings: list[Any] = jax.tree.map(
+            lambda spec: NamedSharding(mesh, PartitionSpec(None, stages, *spec[1:])),
+            specs,
+            is_leaf=lambda spec: isinstance(spec, PartitionSpec),
+        )
+        return shardings
 
     def cache_formats(self) -> list[Any]:
         """Memory layouts of the cache, or only its shardings.
@@ -216,14 +236,27 @@ class PagedForward:
     ) -> tuple[list[Tree], Array]:
         """Run the pass on the shards of one chip, inside `shard_map`."""
         engine = self.engine
-        is_token_BT = jnp.arange(tokens_BT.shape[1]) < tokens.new_B[:, None]
-        settings = replace(engine.settings(engine.job.context), is_token_BT=is_token_BT)
+        kv = engine.kv
+        settings = engine.settings(engine.job.context)
         outer = without_accumulators(weights["outer"])
-        x_BTD = self._embedded(settings, tokens_BT, outer, tokens)
-        x_BTD, cache = self._run_layers(settings, x_BTD, weights["layers"], cache, tokens)
-        if not all_logits:
-            last_B = jnp.maximum(tokens.new_B - 1, 0)
-            x_BTD = jnp.take_along_axis(x_BTD, last_B[:, None, None], axis=1)
+        x_BTD = self._embedded(settings, of_chip(kv, tokens_BT), outer, tokens)
+
+        def run_layers(
+            x_BTD: Array, cache: list[Tree], tokens: NewTokens
+        ) -> tuple[Array, list[Tree]]:
+            of_pass = replace(settings, is_token_BT=of_chip(kv, tokens.is_token_BT))
+            return self._run_layers(of_pass, x_BTD, weights["layers"], cache, tokens)
+
+        if engine.n_stages > 1:
+            x_BTD, cache = run_stages(run_layers, engine.stage_axes, x_BTD, cache, tokens)
+        else:
+            x_BTD, cache = run_layers(x_BTD, cache, tokens)
+        if all_logits:
+            x_BTD = of_all(kv, x_BTD, *tokens_BT.shape)
+        else:
+            x_BTD = last_of_rows(kv, x_BTD, tokens.new_B, tokens.n_tokens)
+        if engine.n_stages > 1:
+            x_BTD = lax.psum(x_BTD, engine.stage_axes)
         logits_BTV = head(settings, x_BTD, outer, {})
         return cache, logits_BTV if all_logits else logits_BTV[:, 0]
 
@@ -271,7 +304,7 @@ class PagedForward:
         cache: list[Any],
         tokens: NewTokens,
     ) -> tuple[Array, list[Any]]:
-        """Run all layers: one scan for each segment of layers that repeats a period."""
+        """Run the layers of a chip: one scan for each segment of layers that repeats a period."""
         config = self.engine.config
         cache = list(cache)
         start = 0
@@ -280,6 +313,7 @@ class PagedForward:
             start = stacks.stop
             period = [config.groups[kind].layer for kind in segment.kinds]
             sliced, whole = self._by_slicing(stacks, layers)
+            n_repeats = int(ceil_div(segment.repeats, self.engine.n_stages))
 
             def run_period(
                 carry: tuple[Array, list[Tree]],
@@ -301,12 +335,12 @@ class PagedForward:
                 return (x_BTD, written), None
 
             if not self.by_layer:
-                xs = (jnp.arange(segment.repeats), sliced)
+                xs = (jnp.arange(n_repeats), sliced)
                 (x_BTD, cache[stacks]), _ = lax.scan(run_period, (x_BTD, cache[stacks]), xs)
                 continue
             cache[stacks] = [list(stack_caches) for stack_caches in cache[stacks]]
             run_once_traced = jax.jit(run_period)  # layers of equal shapes are traced once
-            for i in range(segment.repeats):
+            for i in range(n_repeats):
                 weights = [stack_weights[i] for stack_weights in layers[stacks]]
                 caches = [stack_caches[i] for stack_caches in cache[stacks]]
                 (x_BTD, caches), _ = run_once_traced(

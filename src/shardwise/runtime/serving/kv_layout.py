@@ -2,7 +2,7 @@
 
 `tensor` shards the cache by KV heads. If it has more chips than there are KV heads, it becomes two
 mesh axes: the first shards the heads, and the chips along the second have copies of the same head,
-or different tokens of each sequence.
+or different tokens of each sequence. `context` shards the tokens of each sequence, too.
 """
 
 from __future__ import annotations
@@ -32,22 +32,32 @@ class KvLayout:
         split: what `copy_axes` shard: `sequence` (the tokens of each sequence) or nothing
             (`copied`).
         n_copies: number of chips along `copy_axes`.
+        context_axes: mesh axes of `context`, whose chips have equal heads, and compute different
+            tokens of a pass.
+        n_context: number of chips along `context_axes`.
     """
 
     heads: tuple[str, ...]
     copy_axes: tuple[str, ...]
     split: str
     n_copies: int
+    context_axes: tuple[str, ...] = ()
+    n_context: int = 1
+
+    @property
+    def query_axes(self) -> tuple[str, ...]:
+        """Axes along which chips have other query heads, and other tokens, of the same KV head."""
+        return self.copy_axes if self.split == "sequence" else ()
 
     @property
     def token_axes(self) -> tuple[str, ...]:
         """Axes that shard the tokens of a sequence."""
-        return self.copy_axes if self.split == "sequence" else ()
+        return self.context_axes + self.query_axes
 
     @property
     def n_parts(self) -> int:
         """Number of chips that share the tokens of a sequence."""
-        return self.n_copies if self.split == "sequence" else 1
+        return self.n_context * (self.n_copies if self.query_axes else 1)
 
     def part(self) -> Array:
         """Index of the part of every sequence that this chip has."""
@@ -73,11 +83,20 @@ def kv_layout(mesh: RoleMesh, split: str) -> KvLayout:
         split: see `KvLayout`.
     """
     axes = mesh.axes["tensor"]
-    if axes != (HEADS, COPIES):
-        return KvLayout(heads=axes, copy_axes=(), split="copied", n_copies=1)
-    return KvLayout(
-        heads=(HEADS,), copy_axes=(COPIES,), split=split, n_copies=mesh.jax_mesh.shape[COPIES]
+    n_context = mesh.sizes["context"]
+    context_axes = mesh.axis_names(("context",)) if n_context > 1 else ()
+    layout = KvLayout(
+        heads=axes,
+        copy_axes=(),
+        split="copied",
+        n_copies=1,
+        context_axes=context_axes,
+        n_context=n_context,
     )
+    if axes != (HEADS, COPIES):
+        return layout
+    n_copies = mesh.jax_mesh.shape[COPIES]
+    return replace(layout, heads=(HEADS,), copy_axes=(COPIES,), split=split, n_copies=n_copies)
 
 
 def split_tensor(mesh: RoleMesh, heads: int) -> RoleMesh:

@@ -25,6 +25,7 @@ from shardwise.runtime.blocks.elementwise import softcap
 from shardwise.runtime.kernels.attention_mask import attention_mask
 from shardwise.runtime.serving.kv_cache import CacheArray
 from shardwise.runtime.serving.kv_layout import KvLayout
+from shardwise.runtime.serving.token_shards import scattered
 from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
@@ -63,6 +64,11 @@ class NewTokens:
         return self.past_B[:, None] + jnp.arange(self.n_tokens)
 
     @property
+    def is_token_BT(self) -> Array:
+        """Whether a token is new, and not padding."""
+        return jnp.arange(self.n_tokens) < self.new_B[:, None]
+
+    @property
     def local_slots(self) -> int:
         """Slots per block in the cache of one chip."""
         return self.block_tokens // self.kv_layout.n_parts
@@ -80,8 +86,7 @@ class NewTokens:
         )
         offset_BT = positions_BT % self.block_tokens
         local_BT = offset_BT - self.kv_layout.part() * self.local_slots
-        is_written = jnp.arange(self.n_tokens) < self.new_B[:, None]
-        is_written &= (local_BT >= 0) & (local_BT < self.local_slots)
+        is_written = self.is_token_BT & (local_BT >= 0) & (local_BT < self.local_slots)
         return jnp.where(is_written, first_block + block_BT, n_blocks), local_BT
 
     def written_pages(self, first_block: Array) -> tuple[Array, Array, Array, Array]:
@@ -293,7 +298,9 @@ def _attend_blocks(
 
 
 def _joined(o_BKGTH: Array, lse_BKGT: Array, layout: KvLayout, sinks_N: Array | None) -> Array:
-    """Join the outputs of chips that share the tokens of sequences: o_BTNH of this chip's heads.
+    """Join the outputs of chips that share the tokens of sequences.
+
+    Returns o_BTNH of this chip's heads; with `context`, of its tokens (`token_shards`).
 
     Args:
         o_BKGTH: outputs over the chip's part of the keys.
@@ -310,9 +317,9 @@ def _joined(o_BKGTH: Array, lse_BKGT: Array, layout: KvLayout, sinks_N: Array | 
         whole_BKGT = jnp.logaddexp(whole_BKGT, sinks)
     share_BKGT = jnp.exp(lse_BKGT - whole_BKGT)
     o_BKGTH = (o_BKGTH * share_BKGT[..., None]).astype(o_BKGTH.dtype)
-    if layout.token_axes:  # K is 1, since chips with several KV heads do not share tokens
-        o_BKGTH = lax.psum_scatter(o_BKGTH, layout.token_axes, scatter_dimension=2, tiled=True)
-    return o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, -1, H)
+    if layout.query_axes:  # K is 1, since chips with several KV heads do not share its queries
+        o_BKGTH = lax.psum_scatter(o_BKGTH, layout.query_axes, scatter_dimension=2, tiled=True)
+    return scattered(layout, o_BKGTH.transpose(0, 3, 1, 2, 4).reshape(B, T, -1, H))
 
 
 def _padded(tables_BM: Array, multiple: int) -> Array:

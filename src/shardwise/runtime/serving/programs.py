@@ -17,14 +17,13 @@ from shardwise.hardware.switched import Switched
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.unserved import unserved
 from shardwise.runtime.layout.mesh import arrange, role_mesh
 from shardwise.runtime.program import Program
 from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward, block_tokens
-from shardwise.runtime.serving.kv_layout import cached_heads, kv_heads, split_tensor
+from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
 from shardwise.search.serving.candidate import Candidate, Server
-
-NOT_YET = "the planner supports it, the runtime does not yet"
 
 
 def decode_step(devices: np.ndarray[Any, Any], plan: str) -> Program:
@@ -109,7 +108,7 @@ def engine_state(
     Raises:
         BadInput: the runtime does not support the layout; lists all reasons.
     """
-    raise_all(BadInput, unsupported_layout(server))
+    raise_all(BadInput, unserved(server))
     layout = server.layout
     if layout.kv == "batch":
         layout = replace(layout, kv="sequence")
@@ -135,60 +134,3 @@ def engine_state(
         table=engine_table(layout, mesh),
         batch=batch,
     )
-
-
-def unsupported_layout(server: Server) -> list[str]:
-    """List what no program of the runtime supports in the layout of engines, as messages."""
-    model = server.config
-    sizes = server.layout.sizes
-    problems = []
-    if any(group.layer.attention is None for group in model.groups):
-        problems.append(f"layers of {model.name} without attention: {NOT_YET}.")
-    problems += _uneven_widths(server)
-    for role in ("context", "pipe"):
-        if sizes[role] > 1:
-            problems.append(
-                f"{role} {sizes[role]} of an engine: {NOT_YET}. Run shardwise plan with "
-                f"--fix {role}=1."
-            )
-    if sizes["tensor"] > 1 and server.layout.expert_tensor not in (None, sizes["tensor"]):
-        problems.append(
-            f"expert_tensor {server.layout.expert_tensor} with tensor {sizes['tensor']}: {NOT_YET}."
-        )
-    head_counts = sorted({cached_heads(a) for a, _ in model.attentions})
-    tensor = sizes["tensor"]
-    indivisible = any(n % tensor and tensor % n for n in head_counts)
-    if indivisible or (len(head_counts) > 1 and tensor > head_counts[0]):
-        counts = ", ".join(map(str, head_counts))
-        problems.append(f"n_kv_heads {counts} over tensor {tensor}: {NOT_YET}.")
-    if model.vocab % tensor:
-        problems.append(f"vocab {model.vocab:,} over tensor {tensor}: {NOT_YET}.")
-    per_chip = server.system.chip.n_devices or 1
-    if per_chip > 1:
-        problems.append(
-            f"{server.system.chip.name} has {per_chip} devices a chip; the runtime supports 1."
-        )
-    return problems
-
-
-def _uneven_widths(server: Server) -> list[str]:
-    """List the widths of weights and of the residual that the layout does not divide."""
-    sizes = server.layout.sizes
-    fsdp = sizes["fsdp"]
-    widths = [("d_model", server.config.d_model)]
-    for a, _ in server.config.attentions:
-        if a.mla:
-            widths += [("q_lora_rank", a.mla.q_lora_rank or 0)]
-            widths += [("kv_lora_rank", a.mla.kv_lora_rank)]
-    problems = [
-        f"{name} {width:,} over fsdp {fsdp}: {NOT_YET}."
-        for name, width in dict.fromkeys(widths)
-        if width % fsdp
-    ]
-    n_shards = fsdp * sizes["tensor"]
-    if server.layout.weights == "2d" and server.config.d_model % n_shards and not problems:
-        problems.append(
-            f"d_model {server.config.d_model:,} over fsdp {fsdp} x tensor {sizes['tensor']}: "
-            f"{NOT_YET}."
-        )
-    return problems

@@ -286,6 +286,8 @@ def sharded_array(
 ) -> jax.Array:
     """Build one sharded array of the tree from the tensors of each of its layers.
 
+    What the model does not have, at the ends of dims and of layers, is padding and 0.
+
     Args:
         tensors: name in `tensor_names` -> numbers.
         dtype: dtype of the array.
@@ -300,7 +302,8 @@ def sharded_array(
         array = np.zeros([len(elements) for elements in ranges], dtype)
         if info.n_layers:
             for i, layer in enumerate(ranges[0]):
-                _fill(array[i], by_layer[layer], tensors, index[1:])
+                if layer < len(by_layer):
+                    _fill(array[i], by_layer[layer], tensors, index[1:])
         else:
             _fill(array, by_layer[0], tensors, index)
         shards[key] = array

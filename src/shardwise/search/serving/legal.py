@@ -11,8 +11,9 @@ from shardwise.arrays import Num, floor, maximum, minimum
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.memory import max_batch
 from shardwise.hardware import Chip
-from shardwise.models import Attention, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.search.given import Choices
+from shardwise.search.serving.runtime_limits import kv_heads, served
 from shardwise.strategy.serving_layout import ServeForm
 from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
@@ -57,6 +58,8 @@ def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed:
         is_legal = is_legal & (sizes["pipe"] * sizes["context"] == 1)
     if form.kv != "copied" and "kv" not in fixed:
         is_legal = is_legal & (sizes["tensor"] > min_kv_heads(config))
+    if not {"fsdp", "pipe", "context", "expert", "expert_tensor"} & {*fixed}:
+        is_legal = is_legal & served(config, form, sizes)
     if form.expert_tensor:
         is_legal = is_legal & (sizes["tensor"] > 1) & (sizes["tensor"] % form.expert_tensor == 0)
     return is_legal
@@ -64,13 +67,7 @@ def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed:
 
 def min_kv_heads(config: ModelConfig) -> int:
     """The smallest number of KV heads of any layer; the latent cache of MLA counts as one head."""
-    return min((_kv_heads(attention) for attention, _ in config.attentions), default=1)
-
-
-def _kv_heads(attention: Attention) -> int:
-    if attention.mla:
-        return 1
-    return attention.n_kv_heads
+    return min((kv_heads(attention) for attention, _ in config.attentions), default=1)
 
 
 def batch_unit(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from shardwise.runtime.serving.engine_state import EngineState
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, map_infos
+from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, map_infos
 from shardwise.runtime.weights.published_weights import (
     EntriesByLayer,
     entries_by_layer,
@@ -51,7 +51,7 @@ def load_for(
 
     return map_infos(
         array,
-        describe(engine.config, engine.table),
+        engine.infos,
         engine.contracted_dims,
         entries_by_layer(engine.config),
         engine.weight_specs(),
