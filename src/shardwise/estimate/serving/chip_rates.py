@@ -22,7 +22,7 @@ from shardwise.estimate.serving.measured_rates import (
     product_flops_per_s,
     read_bytes_per_s,
 )
-from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
+from shardwise.estimate.serving.overhead import IDEAL, OURS, EngineOverhead
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
@@ -62,7 +62,7 @@ class ServeRates:
     @property
     def measured(self) -> bool:
         """Whether these are rates of this package's engine that `hw measure` has found."""
-        return not self.ideal and is_measured(self.chip)
+        return self.overhead.name == OURS.name and is_measured(self.chip)
 
     @property
     def weight_bytes(self) -> float:
@@ -72,7 +72,8 @@ class ServeRates:
     @property
     def hbm_bytes_per_s(self) -> float:
         """Achieved HBM bandwidth when reading weights and KV cache, bytes per second."""
-        achieved = self.chip.need("hbm_bytes_per_s") * self.efficiency.stream
+        stream = self.efficiency.stream * self.overhead.stream
+        achieved = self.chip.need("hbm_bytes_per_s") * stream
         return min(achieved, self.overhead.max_read_bytes_per_s or achieved)
 
     @property
@@ -191,9 +192,9 @@ class ServeRates:
         """Achieved FLOP/s of a matmul."""
         dtype = self.dtype(head=head)
         tiling = self._tile_efficiency(matmul, sizes, mesh, dtype, groups)
-        achieved = self.efficiency.matmul(dtype) * tiling
+        achieved = self.efficiency.matmul(dtype) * self.overhead.matmuls * tiling
         if matmul.program.einsum.chosen:
-            achieved = achieved * self.efficiency.grouped
+            achieved = achieved * self.efficiency.grouped * self.overhead.grouped
         flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
         if self.dequantizes and not head and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
