@@ -1,14 +1,16 @@
-"""Fit the rates of serving on one half of the published measurements; test on the other.
+"""Fit the numbers of serving engines on one half of the published measurements; test on the other.
 
 Groups (one source, one model, one chip) are never split. The rate of a chip under an engine is the
-product of a number of the chip (families whose calibration files share one table) and a factor of
-the engine; all are fitted at once, shrunk towards common values: few rows move a number little.
-Errors far out count little (Huber), and every group counts the same, however many rows it has.
+number of the chip's `[serving]` table times a factor of the engine. The engines' numbers are fitted
+at once, shrunk towards those of an unknown engine: few rows move a number little. Errors far out
+count little (Huber), and every group counts the same, however many rows it has. The chips' numbers
+stay as they were fitted to the same half before: fitting them anew along with the engines' lowered
+the errors of the fitted groups, but not of those left out.
 
-Prints the `[serving]` tables of `src/shardwise/estimate/calibration/*.toml`, the engines' numbers
-for `estimate/serving/overhead.py`, the errors on both halves with the present numbers and with the
-fitted ones, the errors of groups that the fit left out, the spreads for intervals, and as the last
-line one JSON document.
+Prints the engines' numbers for `estimate/serving/overhead.py`, the errors on both halves when all
+engines are unknown, with the present numbers and with the fitted ones, the errors of groups that
+the fit left out, the spreads for `estimate/serving/spread.py`, and as the last line one JSON
+document.
 """
 
 from __future__ import annotations
@@ -19,22 +21,15 @@ import json
 import math
 import statistics
 import sys
-import tomllib
 from collections import defaultdict
-from importlib.resources import files
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate import calibration
-from shardwise.estimate.serving.efficiency import (
-    REFERENCE_CHIPS,
-    ServingEfficiency,
-    serving_efficiency,
-)
+from shardwise.estimate.serving.efficiency import serving_efficiency
 from shardwise.estimate.serving.overhead import (
-    ENGINES,
     UNKNOWN,
     EngineOverhead,
     published_engine,
@@ -44,62 +39,41 @@ from shardwise.validate.serving.kinds import RATES, kind_of
 from shardwise.validate.serving.predict import predict_with
 from shardwise.validate.serving.runs import ServeRun, load
 
-CHIPS = ("a100", "h100", "h20", "b200", "rtx-4090", "v5p")  # chips with a table
-FIXED = ("v5p",)  # TPUs: two published sources, whose numbers stay as they are
-DTYPES = ("bf16", "fp8", "fp4")
-# Field -> (common value, standard deviation of the logarithm of a chip's number).
-CHIP_PRIOR: dict[str, tuple[float, float]] = {
-    "bf16": (0.7, 0.2),
-    "fp8": (0.6, 0.2),
-    "fp4": (0.45, 0.2),
-    "attention": (0.5, 0.2),  # of chips without training runs; the others take theirs
-    "grouped": (0.4, 0.3),
-    "stream": (0.8, 0.1),
-    "kernel_s": (4e-6, 0.3),
-    "message_s": (8e-6, 0.3),
-}
-UNTRAINED = ("h20", "rtx-4090")
-ENGINE_PRIOR: dict[str, tuple[float, float]] = {
-    "matmuls": (1.0, 0.2),
-    "grouped": (1.0, 0.2),
-    "stream": (1.0, 0.1),
-    "gap": (1.0, 0.3),
-    "request_s": (0.04, 0.8),
-    "hold_passes": (0.7, 0.7),
+# Field -> (common value, standard deviation of the logarithm of an engine's number).
+PRIOR: dict[str, tuple[float, float]] = {
+    "matmuls": (1.0, 0.15),
+    "narrow": (1.0, 0.15),
+    "gap": (1.0, 0.15),
+    "request_s": (UNKNOWN.request_s, 0.8),
+    "hold_passes": (0.2, 1.0),
+    "sequence_s": (UNKNOWN.sequence_s, 1.0),
     "message_s": (2e-5, 0.5),
     "hop_s": (2e-6, 0.5),
-    "max_read_bytes_per_s": (1.0e12, 0.3),
+    "max_read_bytes_per_s": (1.0e12, 0.2),
 }
-FITTED_ENGINES = ("vllm", "sglang", "trtllm", "fastertransformer", "gpt-fast", "llama.cpp")
-SERVERS = ("vllm", "sglang", "trtllm")  # engines with measured first tokens under traffic
-NCCL = ("fastertransformer", "gpt-fast")  # engines whose messages are not kernels of their own
-MOST = {"stream": 0.95, "bf16": 0.95, "fp8": 0.95, "fp4": 0.95, "grouped": 1.0}
+SERVER = ("matmuls", "gap", "request_s", "hold_passes", "sequence_s")
+FIELDS = {
+    "vllm": SERVER,
+    "sglang": SERVER,
+    "trtllm": SERVER,
+    "fastertransformer": ("gap", "message_s", "hop_s"),
+    "gpt-fast": ("gap", "message_s", "hop_s"),
+    "llama.cpp": ("matmuls", "narrow", "max_read_bytes_per_s"),
+}
 # Error of a figure that the formulas do not describe: beyond it, Huber's loss is linear.
 SCALE = {"decode": 0.12, "ttft": 0.22, "latency": 0.08, "throughput": 0.12}
 GROUP_ROWS = 3.0  # a group counts as much as so many independent rows
 EACH = 6  # rows of a group on one chip that a fit looks at
 STEP = 0.1  # of the logarithm, for derivatives
-ITERATIONS = 4
-RELINEARIZED = (0, 2)  # iterations with new derivatives; the others take those of the one before
-# Number of a chip -> the factor of an engine that it is multiplied by; `matmuls` for all dtypes.
-FACTORS = {"grouped": "grouped", "stream": "stream", "kernel_s": "gap"}
+ITERATIONS = 3
 COVERED = 0.8
 
-Name = tuple[str, str]  # chip or engine, field
+Engines = Callable[[EngineOverhead], EngineOverhead]
 
 
-def family(run: ServeRun) -> str:
-    """The chip whose table a run's chip takes."""
-    name = run.system.chip.name
-    while name not in CHIPS:
-        file = files(calibration) / f"{name}.toml"
-        data = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
-        name = data.get("like", REFERENCE_CHIPS.get(run.system.chip.kind, "h100"))
-    return name
-
-
-def errors(run: ServeRun, shares: ServingEfficiency, engine: EngineOverhead) -> dict[str, float]:
+def errors(run: ServeRun, engine: EngineOverhead) -> dict[str, float]:
     """metric -> log(predicted / measured) of seconds; memory has no rate to fit."""
+    shares = serving_efficiency(run.system.chip.name, run.system.chip.kind)
     try:
         predicted = predict_with(run, shares, engine)
     except ShardwiseError:
@@ -109,49 +83,21 @@ def errors(run: ServeRun, shares: ServingEfficiency, engine: EngineOverhead) -> 
 
 
 class Numbers:
-    """The fitted numbers as one vector of logarithms, and the tables that they make."""
+    """The fitted numbers as one vector of logarithms, and the rows of the table that they make."""
 
-    def __init__(self, runs: list[ServeRun]) -> None:
-        self.prior: dict[Name, tuple[float, float]] = {}
-        for chip in sorted({family(run) for run in runs} - set(FIXED)):
-            of_chip = [run for run in runs if family(run) == chip]
-            for field, prior in CHIP_PRIOR.items():
-                if field == "attention" and chip not in UNTRAINED:
-                    continue
-                if field in ("fp8", "fp4") and not any(r.compute == field for r in of_chip):
-                    continue
-                self.prior[chip, field] = prior
-        for engine in FITTED_ENGINES:
-            for field, prior in ENGINE_PRIOR.items():
-                if field in ("message_s", "hop_s") and engine not in NCCL:
-                    continue
-                if field in ("request_s", "hold_passes") and engine not in SERVERS:
-                    continue
-                if field == "max_read_bytes_per_s" and engine != "llama.cpp":
-                    continue
-                self.prior[engine, field] = prior
-        self.names = list(self.prior)
-        self.center = np.log([self.prior[name][0] for name in self.names])
-        self.sd = np.array([self.prior[name][1] for name in self.names])
+    def __init__(self) -> None:
+        self.names = [(engine, field) for engine, fields in FIELDS.items() for field in fields]
+        self.center = np.log([PRIOR[field][0] for _, field in self.names])
+        self.sd = np.array([PRIOR[field][1] for _, field in self.names])
 
-    def value(self, name: Name, x: np.ndarray) -> float:
-        value = math.exp(x[self.names.index(name)])
-        return min(value, MOST.get(name[1], math.inf)) if name[0] in CHIPS else value
-
-    def shares(self, chip: str, x: np.ndarray) -> ServingEfficiency:
-        """The table of a chip."""
-        kind = "tpu" if chip == "v5p" else "gpu"
-        trained = serving_efficiency(chip, kind)
-        if chip in FIXED:
-            return trained
-        fields = {f: self.value((c, f), x) for c, f in self.names if c == chip}
-        matmuls = {dtype: fields.pop(dtype) for dtype in DTYPES if dtype in fields}
-        return dataclasses.replace(trained, matmuls=matmuls, **fields)
-
-    def engine(self, name: str, x: np.ndarray) -> EngineOverhead:
+    def engine(self, engine: EngineOverhead, x: np.ndarray) -> EngineOverhead:
         """The row of an engine."""
-        fields = {f: self.value((e, f), x) for e, f in self.names if e == name}
-        return dataclasses.replace(ENGINES[name], **fields)
+        fields = {
+            field: math.exp(value)
+            for (name, field), value in zip(self.names, x, strict=True)
+            if name == engine.name
+        }
+        return dataclasses.replace(engine, **fields)
 
 
 class Fit:
@@ -159,13 +105,12 @@ class Fit:
 
     def __init__(self, runs: list[ServeRun]) -> None:
         self.runs = runs
-        self.numbers = Numbers(runs)
+        self.numbers = Numbers()
         self.x = self.numbers.center.copy()
         self.rows: list[tuple[ServeRun, str, str]] = []
 
     def errors(self, run: ServeRun, x: np.ndarray) -> dict[str, float]:
-        shares = self.numbers.shares(family(run), x)
-        return errors(run, shares, self.numbers.engine(published_engine(run.framework).name, x))
+        return errors(run, self.numbers.engine(published_engine(run.framework), x))
 
     def measure(self) -> None:
         """Errors of all figures at `x`."""
@@ -182,41 +127,17 @@ class Fit:
         for run in self.runs:
             here = self.errors(run, self.x)
             slopes = {metric: np.zeros(len(self.x)) for metric in here}
-            for owners in self.moves(run).values():
-                moved = self.x.copy()
-                moved[self.numbers.names.index(owners[0])] += STEP
-                for metric, error in self.errors(run, moved).items():
-                    for owner in owners:
-                        index = self.numbers.names.index(owner)
-                        slopes[metric][index] += (error - here[metric]) / STEP
-            gradients += [slopes[metric] for metric in here]
-        self.gradients = np.array(gradients)
-
-    def moves(self, run: ServeRun) -> dict[str, list[Name]]:
-        """Fields whose derivatives a run needs -> the numbers that have this derivative.
-
-        An engine's factor of a rate has the derivative of the chip's number, or their sum.
-        """
-        chip, engine = family(run), published_engine(run.framework).name
-        names = self.numbers.names
-        fields: dict[str, list[Name]] = {}
-        for owner, field in names:
-            if owner == chip:
-                if field in DTYPES and field not in (run.compute, "bf16"):
+            for index, (engine, field) in enumerate(self.numbers.names):
+                if engine != published_engine(run.framework).name:
                     continue
-                if field == "grouped" and not run.config.is_moe:
-                    continue
-                if field == "message_s" and run.system.n_chips == 1:
-                    continue
-                factor = "matmuls" if field in DTYPES else FACTORS.get(field, "")
-                fields[field] = [(chip, field)]
-                if (engine, factor) in names:
-                    fields[field].append((engine, factor))
-            elif owner == engine and field not in ("matmuls", *FACTORS.values()):
                 if field in ("request_s", "hold_passes") and "ttft_s" not in run.measured:
                     continue
-                fields[f"{engine} {field}"] = [(engine, field)]
-        return fields
+                moved = self.x.copy()
+                moved[index] += STEP
+                for metric, error in self.errors(run, moved).items():
+                    slopes[metric][index] = (error - here[metric]) / STEP
+            gradients += [slopes[metric] for metric in here]
+        self.gradients = np.array(gradients)
 
     def weights(self) -> np.ndarray:
         """Weight of every figure: of its group, of its kind, and of how far out it is."""
@@ -238,16 +159,14 @@ class Fit:
         return self.x - np.linalg.solve(normal, right)
 
     def run(self, iterations: int) -> None:
-        """Fit the numbers; ends with a linearization at them."""
+        """Fit the numbers, with derivatives at the common values: they change little."""
         self.measure()
-        for iteration in range(iterations):
-            if iteration in RELINEARIZED:
-                self.linearize()
+        self.linearize()
+        for _ in range(iterations):
             step = self.solve(np.ones(len(self.rows))) - self.x
             self.x = self.x + np.clip(step, -0.5, 0.5)
             self.measure()
             print(f"largest step {np.abs(step).max():.3f}", flush=True)
-        self.linearize()
 
     def left_out(self) -> np.ndarray:
         """Errors of every figure when its group is not fitted, from the linearization."""
@@ -282,19 +201,12 @@ def spreads(rows: list[tuple[str, float]]) -> dict[str, float]:
     }
 
 
-def predicted(fit: Fit | None, runs: list[ServeRun], pooled: bool = False) -> list[Any]:
-    """(kind, error) of runs; without a fit at the present numbers, or all of unknown engines."""
+def predicted(runs: list[ServeRun], engine_of: Engines) -> list[tuple[str, float]]:
+    """(kind, error) of the figures of runs, each for the engine that `engine_of` makes of its."""
     rows = []
     for run in runs:
-        engine = published_engine(run.framework)
-        shares = serving_efficiency(run.system.chip.name, run.system.chip.kind)
-        if fit is not None:
-            shares = fit.numbers.shares(family(run), fit.x)
-            engine = fit.numbers.engine(engine.name, fit.x)
-        if pooled:
-            request_s, hold_passes = (ENGINE_PRIOR[f][0] for f in ("request_s", "hold_passes"))
-            engine = dataclasses.replace(UNKNOWN, request_s=request_s, hold_passes=hold_passes)
-        rows += [(kind_of(run, m), e) for m, e in errors(run, shares, engine).items()]
+        engine = engine_of(published_engine(run.framework))
+        rows += [(kind_of(run, m), e) for m, e in errors(run, engine).items()]
     return rows
 
 
@@ -316,37 +228,38 @@ def main() -> None:
     ]
     training = [r for r in counted if is_calibration_group(r.group)]
     held = [r for r in counted if not is_calibration_group(r.group)]
-    few = looked_at([run for run in training if family(run) not in FIXED])
+    few = looked_at(training)
     print(f"{len(counted)} rows, {len(training)} in training groups, {len(few)} looked at")
     fit = Fit(few)
     fit.run(int(sys.argv[1]) if len(sys.argv) > 1 else ITERATIONS)
     kinds = [kind for _, _, kind in fit.rows]
     left_out = list(zip(kinds, fit.left_out(), strict=True))
-    pooled = predicted(fit, few, pooled=True)
-    result = {
-        "chips": {c: dataclasses.asdict(fit.numbers.shares(c, fit.x)) for c in CHIPS},
-        "engines": {e: dataclasses.asdict(fit.numbers.engine(e, fit.x)) for e in FITTED_ENGINES},
-        "before": {
-            "training": summary(predicted(None, training)),
-            "held_back": summary(predicted(None, held)),
-        },
-        "after": {
-            "training": summary(predicted(fit, training)),
-            "left_out": summary(left_out),
-            "held_back": summary(predicted(fit, held)),
-            "held_back, engine unknown": summary(predicted(fit, held, pooled=True)),
-        },
-        "spreads": {"engine": spreads(left_out), "unknown": spreads(pooled)},
+    engines: dict[str, Engines] = {
+        "unknown": lambda _: UNKNOWN,
+        "present": lambda engine: engine,
+        "fitted": lambda engine: fit.numbers.engine(engine, fit.x),
     }
-    for name, x in zip(fit.numbers.names, fit.x, strict=True):
-        print(f"{name[0]:18} {name[1]:22} {math.exp(x):.3g}")
-    for time, halves in (("before", result["before"]), ("after", result["after"])):
-        for half, rows in halves.items():
-            for kind, row in rows.items():
-                print(
-                    f"{time:6} {half:26} {kind:11} {row['n']:4}"
-                    f"  {row['median']:6.1%}  {row['mean']:6.1%}"
-                )
+    result: dict[str, Any] = {
+        "engines": {
+            e: {
+                f: math.exp(v) for (n, f), v in zip(fit.numbers.names, fit.x, strict=True) if n == e
+            }
+            for e in FIELDS
+        },
+        "errors": {
+            f"{name}, {half}": summary(predicted(runs, engine_of))
+            for name, engine_of in engines.items()
+            for half, runs in (("training half", training), ("held back", held))
+        },
+    }
+    result["errors"]["fitted, left out"] = summary(left_out)
+    pooled = predicted(few, engines["unknown"])
+    result["spreads"] = {"engine": spreads(left_out), "unknown": spreads(pooled)}
+    for name, value in zip(fit.numbers.names, fit.x, strict=True):
+        print(f"{name[0]:18} {name[1]:22} {math.exp(value):.3g}")
+    for name, rows in result["errors"].items():
+        for kind, row in rows.items():
+            print(f"{name:24} {kind:11} {row['n']:4}  {row['median']:6.1%}  {row['mean']:6.1%}")
     print(json.dumps(result))
 
 

@@ -20,14 +20,15 @@ class EngineOverhead:
         name: word of the software, as `--engine` takes it.
         published_as: how the names of the software begin in published measurements.
         matmuls: rate of its large matmuls, relative to that of the chip's `[serving]` table.
-        grouped: the same for the matmuls of routed experts, on top of `matmuls`.
-        stream: the same for reads of weights and caches.
+        narrow: the same for matmuls that widen weights of less than 8 bits, on top of `matmuls`.
+        half_sums: whether matmuls in 16 bits also sum in 16 bits, which GeForce does at twice the
+            rate: half of that for int8.
         gap: idle time between its kernels, relative to the table's `kernel_s`: fusion and CUDA
             graphs make it small.
         request_s: seconds that the server spends on a request outside the engine: parsing,
             tokenizing, sending the first token.
-        hold_passes: passes by which the first token is late: the request arrives during one, and
-            the engine has chosen the next one already, or polls for requests less often.
+        hold_passes: passes that a request waits, beyond the end of that in which it arrives: the
+            engine has chosen the next one already, or polls for requests less often.
         rank_hold_passes: passes that prompts wait besides, if attention is data-parallel: until
             the other ranks have prompts, too.
         pass_s: seconds of host work between two passes, during which the chips are idle.
@@ -50,8 +51,8 @@ class EngineOverhead:
     name: str
     published_as: tuple[str, ...] = ()
     matmuls: float = 1.0
-    grouped: float = 1.0
-    stream: float = 1.0
+    narrow: float = 1.0
+    half_sums: bool = False
     gap: float = 1.0
     request_s: float = 0.0
     hold_passes: float = 0.0
@@ -85,19 +86,36 @@ UNKNOWN = EngineOverhead(name="unknown", request_s=0.03, pass_s=2e-4, sequence_s
 ENGINES = {
     engine.name: engine
     for engine in (
-        replace(UNKNOWN, name="vllm", published_as=("vLLM",), max_sequences=1024),
+        replace(
+            UNKNOWN,
+            name="vllm",
+            published_as=("vLLM",),
+            matmuls=1.08,
+            gap=1.07,
+            request_s=0.038,
+            hold_passes=0.52,
+            sequence_s=2.5e-5,
+            max_sequences=1024,
+        ),
         replace(
             UNKNOWN,
             name="sglang",
             published_as=("SGLang",),
-            request_s=0.25,
+            matmuls=0.84,
+            gap=1.29,
+            request_s=0.18,
+            hold_passes=0.49,
+            sequence_s=2.7e-5,
             chunked_prefill=False,
         ),
         replace(
             UNKNOWN,
             name="trtllm",
             published_as=("TensorRT-LLM", "NVIDIA NIM"),
-            request_s=0.15,
+            matmuls=0.95,
+            request_s=0.06,
+            hold_passes=0.5,
+            sequence_s=9.7e-6,
             # Half of the 50 iterations that are the default of `timeout_iters` in its
             # attention_dp_config.
             rank_hold_passes=25.0,
@@ -106,20 +124,32 @@ ENGINES = {
             UNKNOWN,
             name="fastertransformer",
             published_as=("FasterTransformer",),
-            message_s=4e-5,
-            hop_s=2e-6,
+            gap=1.06,
+            message_s=2.5e-5,
+            hop_s=2.7e-6,
         ),
-        replace(UNKNOWN, name="gpt-fast", published_as=("gpt-fast",)),
+        replace(
+            UNKNOWN,
+            name="gpt-fast",
+            published_as=("gpt-fast",),
+            gap=0.96,
+            message_s=1.8e-5,
+            hop_s=1.9e-6,
+        ),
         replace(
             UNKNOWN,
             name="llama.cpp",
             published_as=("llama.cpp",),
-            max_read_bytes_per_s=1.2e12,
+            matmuls=0.81,
+            narrow=0.92,
+            max_read_bytes_per_s=1.1e12,
+            half_sums=True,
+            max_tokens=512,  # --ubatch-size
         ),
         replace(
             UNKNOWN,
             name="jax",
-            published_as=("jax-llm-examples", "in-house JAX"),
+            published_as=("jax-llm-examples",),
             overlaps=True,
         ),
         replace(

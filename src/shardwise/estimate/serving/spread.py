@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from shardwise.estimate.serving.overhead import UNKNOWN
 
-SPREADS = {"decode": 0.25, "ttft": 0.55, "latency": 0.15, "throughput": 0.25, "memory": 0.24}
-UNKNOWN_SPREADS = {"decode": 0.3, "ttft": 0.8, "latency": 0.3, "throughput": 0.3, "memory": 0.24}
+SPREADS = {"decode": 0.25, "ttft": 0.94, "latency": 0.21, "throughput": 0.4, "memory": 0.24}
+UNKNOWN_SPREADS = {"decode": 0.28, "ttft": 0.95, "latency": 0.41, "throughput": 0.4, "memory": 0.24}
 
 
 def spread(kind: str, engine: str) -> float:

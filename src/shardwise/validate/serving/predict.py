@@ -21,7 +21,7 @@ from shardwise.estimate.serving.memory import (
 )
 from shardwise.estimate.serving.overhead import EngineOverhead, published_engine
 from shardwise.estimate.serving.spread import spread
-from shardwise.estimate.serving.steady_state import colocated
+from shardwise.estimate.serving.steady_state import colocated, prompts_s
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
 from shardwise.simulate.planned import engine_limits, pass_times
@@ -79,7 +79,7 @@ def predict_with(
     if run.phase == "decode":
         metrics = _decode(run, engine)
     elif run.phase == "prefill":
-        metrics = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt_tokens).step_s)}
+        metrics = {"prefill_s": float(prompts_s(engine, run.batch or 1, run.prompt_tokens))}
     elif run.batch:
         metrics = _fixed_batch(run, engine, job)
     elif run.concurrency:
@@ -204,10 +204,11 @@ def _fixed_batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
 def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """Predict a fixed number of users, each with one request at a time, by simulation."""
     summary = simulated(run, engine, job)
-    server_s = engine.rates.overhead.first_token_s(summary.tpot_s.mean, run.mesh.expert)
+    tpot_s = summary.tpot_s.mean
+    server_s = float(engine.rates.overhead.first_token_s(tpot_s, run.mesh.expert))
     return {
         "ttft_s": summary.ttft_s.mean + server_s,
-        "tpot_s": summary.tpot_s.mean,
+        "tpot_s": tpot_s,
         "tokens_per_s": summary.output_tokens_per_s * run.mesh.data,
     }
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from shardwise.errors import DoesNotFit
+from shardwise.estimate.serving.launches import INDEXER, LATENT_ATTENTION, kernel_launches
+from shardwise.estimate.serving.load import decode_load
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.estimate.serving.spread import SPREADS, UNKNOWN_SPREADS
 from shardwise.validate import ServeRun
@@ -60,3 +62,11 @@ def test_what_does_not_fit_is_refused() -> None:
     ):
         with pytest.raises(DoesNotFit, match=r"weights of 67\d GB and one sequence .* of h100"):
             predict(served(**large, **changes))
+
+
+def test_sparse_attention_launches_the_kernels_of_its_indexer() -> None:
+    config = served(model="GLM-5", parallelism={"tp": 8}).config
+    dense_layers, routed_layers = 3, 75
+    attention = LATENT_ATTENTION + INDEXER
+    expected = 4 + dense_layers * (attention + 4) + routed_layers * (attention + 9 + 3)
+    assert kernel_launches(config, decode_load(1, 1000)) == expected
