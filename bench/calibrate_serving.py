@@ -30,6 +30,7 @@ import numpy as np
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.serving.efficiency import serving_efficiency
 from shardwise.estimate.serving.overhead import (
+    ENGINES,
     UNKNOWN,
     EngineOverhead,
     published_engine,
@@ -51,13 +52,13 @@ PRIOR: dict[str, tuple[float, float]] = {
     "hop_s": (2e-6, 0.5),
     "max_read_bytes_per_s": (1.0e12, 0.2),
 }
-SERVER = ("matmuls", "gap", "request_s", "hold_passes", "sequence_s")
+SERVER = ("gap", "request_s", "hold_passes", "sequence_s")
 FIELDS = {
     "vllm": SERVER,
     "sglang": SERVER,
     "trtllm": SERVER,
     "fastertransformer": ("gap", "message_s", "hop_s"),
-    "gpt-fast": ("gap", "message_s", "hop_s"),
+    "gpt-fast": ("gap",),
     "llama.cpp": ("matmuls", "narrow", "max_read_bytes_per_s"),
 }
 # Error of a figure that the formulas do not describe: beyond it, Huber's loss is linear.
@@ -106,7 +107,7 @@ class Fit:
     def __init__(self, runs: list[ServeRun]) -> None:
         self.runs = runs
         self.numbers = Numbers()
-        self.x = self.numbers.center.copy()
+        self.x = np.log([getattr(ENGINES[name], field) for name, field in self.numbers.names])
         self.rows: list[tuple[ServeRun, str, str]] = []
 
     def errors(self, run: ServeRun, x: np.ndarray) -> dict[str, float]:
@@ -159,7 +160,7 @@ class Fit:
         return self.x - np.linalg.solve(normal, right)
 
     def run(self, iterations: int) -> None:
-        """Fit the numbers, with derivatives at the common values: they change little."""
+        """Fit the numbers, from the present ones, with derivatives there."""
         self.measure()
         self.linearize()
         for _ in range(iterations):
