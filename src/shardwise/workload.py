@@ -220,6 +220,7 @@ class Serve:
         drafted: draft tokens per pass in speculative decoding; 0 without it.
         acceptance: probability that a draft token is accepted.
         draft_cost: time of a pass of the draft model over the time of a pass of the model.
+        engine: the serving software, one of `estimate.serving.overhead.ENGINES`.
 
     Raises:
         BadInput: a size or share is out of range.
@@ -240,6 +241,7 @@ class Serve:
     drafted: int = 0
     acceptance: float = 0.7
     draft_cost: float = 0.05
+    engine: str = "unknown"
 
     def __post_init__(self) -> None:
         problems: list[str] = []

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
 from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
@@ -125,6 +126,10 @@ DraftedTokens = Annotated[
 ]
 AcceptedShare = Annotated[
     str, workload("--acceptance SHARE", "share of drafted tokens accepted  [default: 0.7]")
+]
+ServingEngine = Annotated[
+    str,
+    workload("--engine NAME", f"serving software: {', '.join(ENGINES)}  [default: unknown]"),
 ]
 
 # The strategy

@@ -19,8 +19,6 @@ from shardwise.workload import Serve
 
 BLOCK_TOKENS = 16  # vLLM's default block size
 HALVINGS = 40  # bisection steps, for 12 digits
-# The most sequences per pass and batch shard: TensorRT-LLM's default max_batch_size.
-MAX_BATCH_PER_SHARD = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,8 @@ def max_sequences(
     """
     fitting = cache_tokens(engine, job) / job.mean_context
     shards = int(batch_shards(engine.layout, engine.layout.sizes))
-    high = max(1, int(min(fitting, MAX_BATCH_PER_SHARD * shards, max_pass_tokens(engine))))
+    pass_limit = engine.rates.overhead.max_sequences * shards
+    high = max(1, int(min(fitting, pass_limit, max_pass_tokens(engine))))
 
     def meets(sequences: int) -> bool:
         if not tpot_s:

@@ -128,6 +128,12 @@ def test_experts_that_contradict_the_ranks(parallelism: dict[str, int], words: s
     assert words in found.reason
 
 
+def test_experts_of_a_model_that_has_none() -> None:
+    found = read(serving(parallelism={"tp": 8, "ep": 8}))
+    assert isinstance(found, SkippedRecord)
+    assert found.reason == "layout contradicts the model: ep 8, but it has no experts."
+
+
 @pytest.mark.parametrize("data", [None, 3, "x", [], [1]])
 def test_a_record_that_is_no_object(data: object) -> None:
     found = read(data, 4)

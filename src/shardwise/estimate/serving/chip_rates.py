@@ -22,12 +22,13 @@ from shardwise.estimate.serving.measured_rates import (
     product_flops_per_s,
     read_bytes_per_s,
 )
-from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
+from shardwise.estimate.serving.overhead import IDEAL, OURS, EngineOverhead
 from shardwise.hardware import Chip
 from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
+HALF_PRECISION = ("bf16", "fp16")
 HEAD_BYTES = 2.0  # bytes per parameter of the unembedding, which stays in 16 bits
 # Rows of the smallest tile: M of mma.m16n8k16. Kernels with wgmma transpose a matmul with few rows,
 # so that they become its columns.
@@ -62,7 +63,7 @@ class ServeRates:
     @property
     def measured(self) -> bool:
         """Whether these are rates of this package's engine that `hw measure` has found."""
-        return not self.ideal and is_measured(self.chip)
+        return self.overhead.name == OURS.name and is_measured(self.chip)
 
     @property
     def weight_bytes(self) -> float:
@@ -96,8 +97,16 @@ class ServeRates:
         Such kernels are written for Ampere: Marlin (arXiv 2408.11743), which vLLM and SGLang use
         for 4-bit weights with 16-bit arithmetic on any GPU.
         """
-        sub_byte = units.bytes_per_element(self.job.weights) < 1
-        return sub_byte and self.dtype(head=False) == self.half_precision_dtype and not self.ideal
+        return (
+            self.narrow_weights
+            and self.dtype(head=False) == self.half_precision_dtype
+            and not self.ideal
+        )
+
+    @property
+    def narrow_weights(self) -> bool:
+        """Whether weights have less than 8 bits."""
+        return units.bytes_per_element(self.job.weights) < 1
 
     @property
     def half_precision_dtype(self) -> str:
@@ -191,13 +200,29 @@ class ServeRates:
         """Achieved FLOP/s of a matmul."""
         dtype = self.dtype(head=head)
         tiling = self._tile_efficiency(matmul, sizes, mesh, dtype, groups)
-        achieved = self.efficiency.matmul(dtype) * tiling
+        achieved = self.efficiency.matmul(dtype) * self.overhead.matmuls * tiling
         if matmul.program.einsum.chosen:
             achieved = achieved * self.efficiency.grouped
         flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
+        if dtype in HALF_PRECISION and not head and self.narrow_weights:
+            achieved = achieved * self.overhead.narrow
         if self.dequantizes and not head and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
-        return self.chip.peak(dtype) * achieved
+        return self._peak_flops_per_s(dtype) * achieved
+
+    @property
+    def _has_matrix_units(self) -> bool:
+        """Whether matmuls run on units of their own, which work on tiles."""
+        vector_flops_per_s = self.chip.vector_flops_per_s or 0.0
+        return self.chip.peak(self.half_precision_dtype) > vector_flops_per_s
+
+    def _peak_flops_per_s(self, dtype: str) -> float:
+        """Peak FLOP/s of matmuls in a dtype, with the sums of the engine's kernels."""
+        peak = self.chip.peak(dtype)
+        if self.overhead.half_sums and dtype in HALF_PRECISION:
+            int8 = self.chip.peak_flops_per_s.get("int8", 0.0)
+            return max(peak, int8 / 2)
+        return peak
 
     def _tile_efficiency(
         self,
@@ -226,5 +251,6 @@ class ServeRates:
         depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
         # With few rows, kernels use thinner tiles and split the contraction over SMs, so that only
         # the empty rows of the smallest tile are lost.
-        row_fill = m / (ROW_TILE * maximum(1.0, -(-m // ROW_TILE)))
+        row_tile = ROW_TILE if self._has_matrix_units else 1
+        row_fill = m / (row_tile * maximum(1.0, -(-m // row_tile)))
         return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, n_sms, groups) * depth)

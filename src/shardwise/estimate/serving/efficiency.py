@@ -1,7 +1,8 @@
 """Shares of a chip's peak rates that serving achieves: `[serving]` in the calibration files.
 
-`bench/calibrate_serving.py` fits the values on one half of the published measurements and tests
-them on the other; no value is specific to a single model or measurement.
+The values were fitted to one half of the published measurements and tested on the other; no value
+is specific to a single model or measurement. They are those of an engine that is not named:
+`overhead` has the factors of the others.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ from shardwise.models import Layer, ModelConfig, Moe
 # and values, one for gate and up; a norm includes the residual sum before it.
 ATTENTION = 6  # norm, qkv, rotary and cache write, attention, its reduction, out
 LATENT_ATTENTION = 10  # MLA: norm, downs, latent norms, q up, absorbed k and v, rotary, core, out
+# Of sparse attention over a latent cache (DeepSeek-V3.2, GLM-5), which chooses keys: queries, keys,
+# weights, norm, rotary, rotation and quantization, cache write, scores, top-k.
+INDEXER = 10
 MAMBA = 6  # norm, in, convolution, scan, gated norm, out
 DENSE_FFN = 4  # norm, gate and up, activation, down
 ROUTED_FFN = 9  # norm, router, top-k, sort, two grouped matmuls, activation, weighted sum, copy
@@ -35,6 +38,8 @@ def _layer_kernels(layer: Layer) -> int:
     n = 0
     if layer.attention:
         n += LATENT_ATTENTION if layer.attention.mla else ATTENTION
+        if layer.attention.mla and layer.attention.window:
+            n += INDEXER
     if layer.mamba:
         n += MAMBA
     if isinstance(layer.ffn, Moe):

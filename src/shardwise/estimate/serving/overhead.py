@@ -1,20 +1,36 @@
-"""Time that serving software adds to the work of the chips, by name of the software."""
+"""What serving software adds to the work of the chips, and how it schedules: one table of engines.
+
+`plan --engine` and `validate --serve` read the same table.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shardwise.arrays import Num, where
+from shardwise.errors import UnknownName
 from shardwise.hardware import Chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOverhead:
-    """Time that an engine's software adds, and how it schedules prefill and decode.
+    """Time that an engine's software adds, how it schedules, and what its kernels reach.
 
     Args:
-        name: name of the software, as published runs call it.
+        name: word of the software, as `--engine` takes it.
+        published_as: how the names of the software begin in published measurements.
+        matmuls: rate of its large matmuls, relative to that of the chip's `[serving]` table.
+        narrow: the same for matmuls that widen weights of less than 8 bits, on top of `matmuls`.
+        half_sums: whether matmuls in 16 bits also sum in 16 bits, which GeForce does at twice the
+            rate: half of that for int8.
+        gap: idle time between its kernels, relative to the table's `kernel_s`: fusion and CUDA
+            graphs make it small.
         request_s: seconds that the server spends on a request outside the engine: parsing,
             tokenizing, sending the first token.
+        hold_passes: passes that a request waits, beyond the end of that in which it arrives: the
+            engine has chosen the next one already, or polls for requests less often.
+        rank_hold_passes: passes that prompts wait besides, if attention is data-parallel: until
+            the other ranks have prompts, too.
         pass_s: seconds of host work between two passes, during which the chips are idle.
         sequence_s: seconds of such host work for each sequence of a pass: sampling, detokenizing,
             bookkeeping.
@@ -26,13 +42,21 @@ class EngineOverhead:
         chunked_prefill: whether chunks of prompts run in the same pass as decoding; otherwise
             prefill runs in separate passes, before decoding.
         max_tokens: largest number of tokens in one pass.
+        max_sequences: most sequences in one pass, for each shard of the batch.
         passes_ahead: passes that are chosen before the one that runs has ended, so that a request
             that arrives meanwhile is not in them.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
     """
 
     name: str
+    published_as: tuple[str, ...] = ()
+    matmuls: float = 1.0
+    narrow: float = 1.0
+    half_sums: bool = False
+    gap: float = 1.0
     request_s: float = 0.0
+    hold_passes: float = 0.0
+    rank_hold_passes: float = 0.0
     pass_s: float = 0.0
     sequence_s: float = 0.0
     message_s: float = 0.0
@@ -40,40 +64,103 @@ class EngineOverhead:
     max_read_bytes_per_s: float | None = None
     chunked_prefill: bool = True
     max_tokens: int = 8192
+    max_sequences: int = 2048
     overlaps: bool = False
     passes_ahead: int = 0
 
+    def first_token_s(self, pass_s: Num, ranks: Num = 1) -> Num:
+        """Seconds by which the software delays the first token of a request.
+
+        Args:
+            pass_s: mean seconds of a pass.
+            ranks: ranks of data-parallel attention that also decode.
+        """
+        passes = self.hold_passes + where(ranks > 1, self.rank_hold_passes, 0.0)
+        return self.request_s + passes * pass_s
+
 
 IDEAL = EngineOverhead(name="ideal")
-# Times are fitted by `bench/calibrate_serving.py`; scheduling is from the engines' documentation.
-DEFAULT_OVERHEAD = EngineOverhead(name="usual", request_s=0.03, pass_s=0.0002, sequence_s=5e-06)
+# The first numbers of an engine are fitted by `bench/calibrate_serving.py`, shrunk towards those of
+# `UNKNOWN`. Scheduling is from the engines' documentation.
+UNKNOWN = EngineOverhead(name="unknown", request_s=0.03, pass_s=2e-4, sequence_s=5e-6)
 ENGINES = {
     engine.name: engine
     for engine in (
-        EngineOverhead(name="vLLM", request_s=0.03, pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(
-            name="SGLang", request_s=0.25, pass_s=0.0002, sequence_s=5e-06, chunked_prefill=False
+        replace(
+            UNKNOWN,
+            name="vllm",
+            published_as=("vLLM",),
+            gap=1.01,
+            request_s=0.044,
+            hold_passes=0.29,
+            sequence_s=5.8e-6,
+            max_sequences=1024,
         ),
-        EngineOverhead(name="TensorRT-LLM", request_s=0.15, pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(name="NVIDIA NIM", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(
-            name="FasterTransformer", pass_s=0.0002, sequence_s=5e-06, message_s=4e-05, hop_s=2e-06
+        replace(
+            UNKNOWN,
+            name="sglang",
+            published_as=("SGLang",),
+            gap=1.09,
+            request_s=0.2,
+            hold_passes=0.24,
+            sequence_s=1.9e-5,
+            chunked_prefill=False,
         ),
-        EngineOverhead(name="gpt-fast", pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(
-            name="llama.cpp", pass_s=0.0002, sequence_s=5e-06, max_read_bytes_per_s=1.2e12
+        replace(
+            UNKNOWN,
+            name="trtllm",
+            published_as=("TensorRT-LLM", "NVIDIA NIM"),
+            gap=0.99,
+            request_s=0.072,
+            hold_passes=0.32,
+            sequence_s=8.5e-6,
+            # Half of the 50 iterations that are the default of `timeout_iters` in its
+            # attention_dp_config.
+            rank_hold_passes=25.0,
         ),
-        EngineOverhead(name="jax-llm-examples", pass_s=0.0002, sequence_s=5e-06, overlaps=True),
-        EngineOverhead(name="in-house JAX", pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(name="vLLM TPU", request_s=0.02, pass_s=0.0002, sequence_s=5e-06),
-        EngineOverhead(
-            name="Shardwise", pass_s=0.0002, sequence_s=5e-06, max_tokens=512, passes_ahead=1
+        replace(
+            UNKNOWN,
+            name="fastertransformer",
+            published_as=("FasterTransformer",),
+            gap=1.01,
+            message_s=2.3e-5,
+            hop_s=2.7e-6,
         ),
+        replace(
+            UNKNOWN,
+            name="gpt-fast",
+            published_as=("gpt-fast",),
+            gap=0.99,
+        ),
+        replace(
+            UNKNOWN,
+            name="llama.cpp",
+            published_as=("llama.cpp",),
+            matmuls=0.79,
+            narrow=0.82,
+            max_read_bytes_per_s=1.1e12,
+            half_sums=True,
+            max_tokens=512,  # --ubatch-size
+        ),
+        replace(
+            UNKNOWN,
+            name="jax",
+            published_as=("jax-llm-examples",),
+            overlaps=True,
+        ),
+        replace(
+            UNKNOWN,
+            name="shardwise",
+            published_as=("Shardwise",),
+            request_s=0.0,
+            hold_passes=0.0,
+            max_tokens=512,
+            passes_ahead=1,
+        ),
+        UNKNOWN,
     )
 }
-
-
-OURS = ENGINES["Shardwise"]
+OURS = ENGINES["shardwise"]
 
 
 def measured_overhead(chip: Chip) -> EngineOverhead:
@@ -86,14 +173,27 @@ def measured_overhead(chip: Chip) -> EngineOverhead:
     )
 
 
-def engine_overhead(framework: str) -> EngineOverhead:
-    """Overhead of a serving framework, or `DEFAULT_OVERHEAD` if its name is unknown.
+def engine_overhead(word: str) -> EngineOverhead:
+    """Overhead of the engine of a word of `--engine`.
+
+    Raises:
+        UnknownName: the table has no such engine.
+    """
+    if word not in ENGINES:
+        raise UnknownName("engine", word, ENGINES)
+    return ENGINES[word]
+
+
+def published_engine(framework: str) -> EngineOverhead:
+    """Overhead of the engine of a published measurement; `UNKNOWN` if the table lacks it.
 
     Args:
         framework: name, with or without a version.
 
-    >>> engine_overhead("TensorRT-LLM 1.0 (PyTorch backend)").name
-    'TensorRT-LLM'
+    >>> published_engine("TensorRT-LLM 1.0 (PyTorch backend)").name
+    'trtllm'
     """
-    names = [name for name in ENGINES if framework.startswith(name)]
-    return ENGINES[max(names, key=len)] if names else DEFAULT_OVERHEAD
+    for engine in ENGINES.values():
+        if framework.startswith(engine.published_as or ("\0",)):
+            return engine
+    return UNKNOWN

@@ -236,7 +236,8 @@ def _kernels_s(engine: PricedEngine, load: Load) -> Num:
     if rates.measured:
         layers_s = engine.config.n_layers * rates.chip.need("serving.layer")
         return where(load.rows > 0, layers_s, 0.0)
-    return kernel_launches(engine.config, load) * rates.efficiency.kernel_s
+    gap_s = rates.efficiency.kernel_s * rates.overhead.gap
+    return kernel_launches(engine.config, load) * gap_s
 
 
 def _draws_s(engine: PricedEngine, load: Load) -> Num:

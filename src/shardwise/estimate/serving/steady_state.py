@@ -77,10 +77,20 @@ def decode_token_s(engine: Engine, job: Serve, batch: Num) -> Num:
     return speculative_token_s(pass_s, job.acceptance, job.drafted, job.draft_cost)
 
 
+def prompts_s(engine: Engine, n: Num, length: Num, cached: Num = 0) -> Num:
+    """Seconds to prefill `n` prompts on an idle engine, whose stages work on chunks at once.
+
+    Arguments are those of `Engine.prefill`.
+    """
+    stages = engine.layout.sizes["pipe"]
+    chunks = maximum(1.0, n * (length - cached) / max_pass_tokens(engine))
+    return engine.prefill(n, length, cached).step_s * (chunks + stages - 1) / (chunks * stages)
+
+
 def _prompt_s(engine: Engine, job: Serve) -> Num:
     """Seconds to prefill a prompt, except for its cached prefix, on an idle engine."""
     cached = job.prompt_tokens - job.fresh_tokens
-    return engine.prefill(prompts_per_pass(engine), job.prompt_tokens, cached).step_s
+    return prompts_s(engine, prompts_per_pass(engine), job.prompt_tokens, cached)
 
 
 def _prefill_delay_s(engine: Engine, job: Serve, batch: Num) -> Num:

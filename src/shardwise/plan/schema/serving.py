@@ -43,6 +43,7 @@ class ServedWork:
     drafted: int
     acceptance: float
     draft_cost: float
+    engine: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

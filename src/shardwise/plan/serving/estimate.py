@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardwise import units
+from shardwise.estimate.serving.chip_rates import ServeRates
+from shardwise.estimate.serving.spread import spread
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.formulas import cost, inference
 from shardwise.formulas.flops import REFERENCE_MFU, forward_flops, mfu
 from shardwise.models import ModelConfig, count
 from shardwise.plan.machine import memory_bytes, rates_used
 from shardwise.plan.schema import serving
+from shardwise.plan.schema.common import RatesUsed
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
@@ -55,8 +60,16 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         usd_per_hour=chosen.chips * price if price else None,
         memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
         prefill_memory_bytes_per_chip=prefill_memory,
-        rates=rates_used(server.rates.efficiency),
+        rates=_rates(server.rates),
     )
+
+
+def _rates(rates: ServeRates) -> RatesUsed:
+    """The entry of the rates in a plan, with the spread of its TPOT."""
+    shares = rates.efficiency
+    if not (rates.ideal or rates.measured):
+        shares = replace(shares, spread=spread("decode", rates.overhead.name))
+    return rates_used(shares)
 
 
 def prompts_at_once(server: Server) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from shardwise.estimate.serving.overhead import engine_overhead
 from shardwise.hardware import Chip, Switched, System, Torus
 from shardwise.hardware.shape import parse_shape
 from shardwise.hardware.torus import make_slice
@@ -37,6 +38,8 @@ def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
         system = system_of(plan.hardware)
     with errors_at("$.workload or $.strategy.precision"):
         job = _job(plan)
+    with errors_at("$.workload.engine"):
+        engine_overhead(job.engine)
     request = Request(
         config=model,
         hardware=system if strategy.searched == "machine" else system.chip,

@@ -174,7 +174,7 @@ def simulated_pools(
         transfer_s_per_token=chosen.transfer_s / job.prompt_tokens,
         simulated_share=share,
         service_s=chosen.ttft_s + (job.output or 1) * chosen.tpot_s,
-        server_overhead_s=chosen.server.rates.overhead.request_s,
+        server_overhead_s=chosen.first_token_delay_s,
     )
 
 

@@ -169,7 +169,9 @@ def _source(plan: ServingPlan) -> str:
     rates = plan.estimate.rates
     if rates.name == "peak":
         return "peak rates"
-    return f"rates of {rates.name}, {rates.as_of}"
+    engine = plan.workload.engine
+    software = "" if engine == "unknown" else f" under {engine}"
+    return f"rates of {rates.name}{software}, {rates.as_of}"
 
 
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:

@@ -165,13 +165,20 @@ class Candidate:
         return float(self.steady.tpot_s)
 
     @property
+    def first_token_delay_s(self) -> float:
+        """Seconds by which the software delays the first token, see `EngineOverhead`."""
+        overhead = self.server.rates.overhead
+        ranks = 1 if self.prefill_server else self.server.layout.sizes["expert"]
+        return float(overhead.first_token_s(self.tpot_s, ranks))
+
+    @property
     def ttft_s(self) -> float:
         """TTFT: mean seconds to the first token, including the server's overhead per request."""
-        server_s = self.server.rates.overhead.request_s
+        delay_s = self.first_token_delay_s
         if not self.prefill_server:
-            return float(self.steady.ttft_s) + server_s
+            return float(self.steady.ttft_s) + delay_s
         _, seconds = prefill_only(self.prefill_server.engine, self.job, self.prefill_busy)
-        return float(seconds) + self.transfer_s + self.tpot_s + server_s
+        return float(seconds) + self.transfer_s + self.tpot_s + delay_s
 
     @property
     def most_requests_per_s(self) -> float:

@@ -136,6 +136,7 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
             n_engines = np.ceil(job.rate / (MAX_LOAD * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
         no_prefill = np.full(n_points, -1)
+        delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])
         points = Points(
             decode_block=np.full(n_points, i),
             decode_point=np.arange(n_points),
@@ -146,7 +147,7 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
             n_prefill=np.zeros(n_points),
             chips=chips,
             tpot_s=steady.tpot_s,
-            ttft_s=steady.ttft_s + block.rates.overhead.request_s,
+            ttft_s=steady.ttft_s + delay_s,
             tokens_per_s=n_engines * steady.tokens_per_s,
             requests_per_s=n_engines * steady.requests_per_s,
             transfer_s=np.zeros(n_points),
@@ -347,7 +348,7 @@ def _pairs(
     every_prefill = prefill_pool.take(prefill_index)
     every_decode = decode_pool.take(decode_index)
     cache_bytes = kv_cache_bytes(config, job.prompt_tokens, job.kv)
-    server_s = block.rates.overhead.request_s
+    overhead = block.rates.overhead
     deployments = []
     for prefill_counts, decode_counts in _engine_counts(
         job, every_prefill, every_decode, max_chips, machine_is_given=machine_is_given
@@ -380,7 +381,10 @@ def _pairs(
             n_prefill=n_prefill,
             chips=chips,
             tpot_s=decode.seconds,
-            ttft_s=prefill.seconds + transfer_s + decode.seconds + server_s,
+            ttft_s=prefill.seconds
+            + transfer_s
+            + decode.seconds
+            + overhead.first_token_s(decode.seconds),
             tokens_per_s=requests * (job.output or 1),
             requests_per_s=requests,
             transfer_s=transfer_s,

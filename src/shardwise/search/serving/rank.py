@@ -14,7 +14,7 @@ from shardwise.estimate.serving.efficiency import (
     serving_efficiency,
 )
 from shardwise.estimate.serving.measured_rates import is_measured
-from shardwise.estimate.serving.overhead import DEFAULT_OVERHEAD, measured_overhead
+from shardwise.estimate.serving.overhead import OURS, engine_overhead, measured_overhead
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
@@ -102,7 +102,7 @@ class Request:
         """The rates that the chip is expected to reach in a job, or its peak rates."""
         if self.peak:
             return ServeRates(chip=self.chip, job=job)
-        if is_measured(self.chip):
+        if is_measured(self.chip) and job.engine in ("unknown", OURS.name):
             return ServeRates(
                 chip=self.chip,
                 job=job,
@@ -110,7 +110,8 @@ class Request:
                 overhead=measured_overhead(self.chip),
             )
         efficiency = serving_efficiency(self.chip.name, self.chip.kind)
-        return ServeRates(chip=self.chip, job=job, efficiency=efficiency, overhead=DEFAULT_OVERHEAD)
+        overhead = engine_overhead(job.engine)
+        return ServeRates(chip=self.chip, job=job, efficiency=efficiency, overhead=overhead)
 
     @property
     def systems(self) -> list[System]:

@@ -55,6 +55,9 @@ def sharding_of(record: JsonReader, routed: bool, system: System) -> Sharding:
         raise BadFile(
             f"layout contradicts the chips: tp {tensor}, pp {pipe}, dp {data} on {n_chips} chips."
         )
+    ep = parallelism.optional_integer("ep") or 1
+    if ep > 1 and not routed:
+        raise BadFile(f"layout contradicts the model: ep {ep}, but it has no experts.")
     if not routed or tensor * data == 1:
         return Sharding(mesh=Mesh(tensor=tensor, pipe=pipe, data=data), assumed=assumed)
     if parallelism.flag("attention_dp"):

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from shardwise import units
+from shardwise.errors import DoesNotFit
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import ServingEfficiency, serving_efficiency
 from shardwise.estimate.serving.engine import Engine
-from shardwise.estimate.serving.memory import engine_memory, max_batch
-from shardwise.estimate.serving.overhead import EngineOverhead, engine_overhead
-from shardwise.estimate.serving.steady_state import colocated
+from shardwise.estimate.serving.memory import (
+    cache_bytes,
+    engine_memory,
+    max_batch,
+    weights_bytes,
+)
+from shardwise.estimate.serving.overhead import EngineOverhead, published_engine
+from shardwise.estimate.serving.spread import spread
+from shardwise.estimate.serving.steady_state import colocated, prompts_s
 from shardwise.models.count import parameters
 from shardwise.simulate import Pool, Summary, Traffic, simulate
-from shardwise.simulate.planned import MAX_BATCH_PER_SHARD, engine_limits, pass_times
+from shardwise.simulate.planned import engine_limits, pass_times
 from shardwise.simulate.traffic import uniform
 from shardwise.strategy.mesh import place
 from shardwise.strategy.serving_layout import ServeLayout
+from shardwise.validate.serving.kinds import kind_of
 from shardwise.validate.serving.runs import MEAN_LENGTH_RATIO, ServeRun
 from shardwise.workload import Serve
 
@@ -28,7 +38,7 @@ REQUESTS_PER_USER = 10
 MIN_LENGTH_RATIO = 0.8
 # Lengths that a source states as equal are varied by this share up and down, since real requests do
 # not end at the same time.
-LENGTH_VARIATION = 0.1
+LENGTH_VARIATION = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +73,49 @@ def predict_with(
         efficiency: Shares of the chip's peak rates that an engine reaches.
         overhead: Time that the serving engine adds; None for that of the run's framework.
     """
-    engine = engine_of(run, efficiency, overhead or engine_overhead(run.framework))
+    engine = engine_of(run, efficiency, overhead or published_engine(run.framework))
     job = job_of(run)
+    _refuse_too_large(run, job)
     if run.phase == "decode":
         metrics = _decode(run, engine)
     elif run.phase == "prefill":
-        metrics = {"prefill_s": float(engine.prefill(run.batch or 1, run.prompt_tokens).step_s)}
+        metrics = {"prefill_s": float(prompts_s(engine, run.batch or 1, run.prompt_tokens))}
     elif run.batch:
         metrics = _fixed_batch(run, engine, job)
     elif run.concurrency:
         metrics = _closed_loop(run, engine, job)
     else:
         metrics = _saturated(run, engine, job)
-    width = 1 + efficiency.spread
-    return {
-        metric: PredictedFigure(lower=value / width, expected=value, upper=value * width)
-        for metric, value in metrics.items()
-        if metric in run.measured
-    }
+    word = engine.rates.overhead.name
+    figures = {}
+    for metric, value in metrics.items():
+        if metric not in run.measured:
+            continue
+        width = 1 + spread(kind_of(run, metric), word)
+        figures[metric] = PredictedFigure(lower=value / width, expected=value, upper=value * width)
+    return figures
+
+
+def _refuse_too_large(run: ServeRun, job: Serve) -> None:
+    """Refuse a run whose weights leave no room for the cache of one sequence.
+
+    Raises:
+        DoesNotFit: the weights and one sequence need more than the whole memory of a chip.
+    """
+    sizes = run.mesh.sizes
+    layout = ServeLayout(mesh=run.mesh, expert_tensor=run.expert_tensor)
+    weights = float(weights_bytes(run.config, layout, sizes, job))
+    if run.weight_bytes:
+        nominal = parameters(run.config).total * units.bytes_per_element(job.weights)
+        weights *= run.weight_bytes / nominal
+    sequence = float(cache_bytes(run.config, layout, sizes, job))
+    capacity = capacity_bytes(run.system.chip)
+    if weights + sequence > capacity:
+        raise DoesNotFit(
+            f"weights of {units.show_bytes(weights)} and one sequence of "
+            f"{units.show_bytes(sequence)} per chip do not fit in "
+            f"{units.show_bytes(capacity)} of {run.system.chip.name}."
+        )
 
 
 def engine_of(run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOverhead) -> Engine:
@@ -107,7 +142,7 @@ def engine_of(run: ServeRun, efficiency: ServingEfficiency, overhead: EngineOver
 
 def job_of(run: ServeRun) -> Serve:
     """Return the workload of a run, with its dtypes."""
-    lengths = {}
+    lengths: dict[str, Any] = {}
     if run.prompt_tokens and run.output_tokens:
         lengths = {"prompt": run.prompt_tokens, "output": run.output_tokens}
     return Serve(
@@ -115,6 +150,7 @@ def job_of(run: ServeRun) -> Serve:
         weights=run.weights,
         kv=run.kv,
         compute=run.compute,
+        engine=published_engine(run.framework).name,
         **lengths,
     )
 
@@ -168,9 +204,11 @@ def _fixed_batch(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
 def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """Predict a fixed number of users, each with one request at a time, by simulation."""
     summary = simulated(run, engine, job)
+    tpot_s = summary.tpot_s.mean
+    server_s = float(engine.rates.overhead.first_token_s(tpot_s, run.mesh.expert))
     return {
-        "ttft_s": summary.ttft_s.mean + engine.rates.overhead.request_s,
-        "tpot_s": summary.tpot_s.mean,
+        "ttft_s": summary.ttft_s.mean + server_s,
+        "tpot_s": tpot_s,
         "tokens_per_s": summary.output_tokens_per_s * run.mesh.data,
     }
 
@@ -205,7 +243,8 @@ def _saturated(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     # `max_sequences` assumes that all contexts have full length, but engines allocate blocks as
     # contexts grow: there is room for sequences of mean length.
     growth = job.context / job.mean_context
-    batch = min(float(max_sequences) * growth, MAX_BATCH_PER_SHARD * float(run.mesh.expert))
+    limit = engine.rates.overhead.max_sequences * run.mesh.expert
+    batch = min(float(max_sequences) * growth, float(limit))
     estimate = colocated(engine, job, max(1.0, batch))
     rate = float(estimate.tokens_per_s) * run.mesh.data
     return {"tokens_per_s": rate, "total_tokens_per_s": rate * job.context / run.output_tokens}

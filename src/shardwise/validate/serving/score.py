@@ -10,22 +10,11 @@ from shardwise.errors import ShardwiseError
 from shardwise.validate.records.files import SkippedRecord, skipped_run
 from shardwise.validate.records.runs import Graded
 from shardwise.validate.records.scoring import error_statistics, is_calibration_group, scored
+from shardwise.validate.serving.kinds import KINDS, RATES, kind_of
 from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import ServeRun
 
 Predict = Callable[[ServeRun], Mapping[str, PredictedFigure]]
-
-# Metric -> kind. The kind of other metrics depends on the run, see `kind_of`.
-_KINDS = {
-    "tpot_s": "decode",
-    "tokens_per_s_per_user": "decode",
-    "ttft_s": "ttft",
-    "prefill_s": "ttft",
-    "latency_s": "latency",
-    "memory_bytes": "memory",
-}
-KINDS = ("decode", "ttft", "latency", "throughput", "memory")
-RATES = ("tokens_per_s", "total_tokens_per_s", "tokens_per_s_per_user")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,19 +91,6 @@ class ServeValidation:
         counted = set(self.counted)
         rows = [row for row in self.rows if row.id in counted]
         return sorted(rows, key=lambda row: -abs(row.err))[:n]
-
-
-def kind_of(run: ServeRun, metric: str) -> str:
-    """Return the kind of a metric of a run, one of `KINDS`.
-
-    The output rate of a run of decode steps only counts as decode, the total rate of a fixed batch
-    as latency, and every other rate as throughput.
-    """
-    if metric in _KINDS:
-        return _KINDS[metric]
-    if run.phase == "decode":
-        return "decode"
-    return "latency" if metric == "total_tokens_per_s" and run.batch else "throughput"
 
 
 def validate_serving(

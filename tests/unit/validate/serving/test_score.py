@@ -13,9 +13,10 @@ from shardwise.errors import NoStrategy
 from shardwise.validate import ServeRun, SkippedRecord
 from shardwise.validate.records.scoring import is_calibration_group
 from shardwise.validate.serving import predict as serving_predict
+from shardwise.validate.serving.kinds import kind_of
 from shardwise.validate.serving.predict import PredictedFigure
 from shardwise.validate.serving.runs import read
-from shardwise.validate.serving.score import kind_of, validate_serving
+from shardwise.validate.serving.score import validate_serving
 from tests.golden.terminal import run
 from tests.unit.validate.serving_record import serving
 

@@ -32,6 +32,7 @@ def run(
     cached: options.CachedShare = "",
     draft: options.DraftedTokens = "",
     acceptance: options.AcceptedShare = "",
+    engine: options.ServingEngine = "",
     disaggregate: options.Disaggregate = None,
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
@@ -55,6 +56,7 @@ def run(
         cached=cached,
         draft=draft,
         acceptance=acceptance,
+        engine=engine,
     )
     if not hardware:
         saved_plan = read_saved(inputs, plan)

@@ -57,6 +57,7 @@ def run(
         str,
         workload("--draft-cost SHARE", "small model's pass over the large one's  [default: 5%]"),
     ] = "",
+    engine: options.ServingEngine = "",
     disaggregate: options.Disaggregate = None,
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
@@ -90,6 +91,7 @@ def run(
         draft=draft,
         acceptance=acceptance,
         draft_cost=draft_cost,
+        engine=engine,
     )
     chip = chip_of(machine) if machine else None
     arrivals = inputs.read(read_traffic, traffic, at, capacity, requests)

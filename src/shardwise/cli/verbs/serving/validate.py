@@ -12,8 +12,8 @@ from shardwise.report.style import Block, quiet, strong, table
 from shardwise.report.words import percent, signed_percent
 from shardwise.validate import SkippedRecord, load_serving
 from shardwise.validate.serving import predict
+from shardwise.validate.serving.kinds import RATES
 from shardwise.validate.serving.score import (
-    RATES,
     Checked,
     ServeErrors,
     ServeValidation,

@@ -11,6 +11,7 @@ from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
 from shardwise.errors import BadInput
+from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 
 _RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
@@ -32,6 +33,7 @@ class RequestOptions:
     draft: str = ""
     acceptance: str = ""
     draft_cost: str = ""
+    engine: str = ""
 
 
 def weights_of(model: sw.ModelConfig | None, dtype: str) -> str:
@@ -84,6 +86,7 @@ def read_jobs(
         "cached": inputs.optional(parse_share, requests.cached, "--cached"),
         "acceptance": inputs.optional(parse_share, requests.acceptance, "--acceptance"),
         "draft_cost": inputs.optional(parse_share, requests.draft_cost, "--draft-cost"),
+        "engine": inputs.optional(parse_word, requests.engine, "engine", ENGINES),
     }
     inputs.done()
     fields_set = {name: value for name, value in settings.items() if value is not None}
