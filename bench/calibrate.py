@@ -115,11 +115,11 @@ def spreads(hierarchy: Hierarchy, predictions: dict[str, Any]) -> dict[str, floa
     for name in ("group", *LEVELS):
         errors = np.abs(predictions[name] - hierarchy.measured)
         logs[name] = float(np.quantile(errors, COVERED))
-    found = {"group": math.expm1(logs["group"])}
+    spread = {"group": math.expm1(logs["group"])}
     for level in LEVELS:
         wider = max(logs[level] ** 2 - logs["group"] ** 2, 0.0)
-        found[level] = math.expm1(math.sqrt(wider))
-    return {name: round(value, 3) for name, value in found.items()}
+        spread[level] = math.expm1(math.sqrt(wider))
+    return {name: round(value, 3) for name, value in spread.items()}
 
 
 def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str:

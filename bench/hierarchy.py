@@ -150,9 +150,9 @@ class Hierarchy:
                 shifted[rate][j + 1] += DELTA
             tpu = row.step.system.chip.kind != "gpu"
             seconds = row.step.time(as_calibration(shifted, tpu=tpu), row.fusion).step_s
-            found = np.log(np.broadcast_to(np.asarray(seconds, float), len(RATES) + 1))
-            predicted[i] = found[0]
-            slopes = (found[1:] - found[0]) / DELTA
+            logs_s = np.log(np.broadcast_to(np.asarray(seconds, float), len(RATES) + 1))
+            predicted[i] = logs_s[0]
+            slopes = (logs_s[1:] - logs_s[0]) / DELTA
             for j, rate in enumerate(RATES):
                 jacobian[i, self.columns_of(row, rate)] += slopes[j]
                 if rate in MATMUL_DTYPES:
