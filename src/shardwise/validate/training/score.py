@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ from shardwise.validate.training.runs import Run
 # Layouts whose measured times differ by a smaller share are not compared: repeats of one run
 # differ as much.
 MIN_DIFFERENCE = 0.02
+SAMPLES = 1000  # of the bootstrap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,12 @@ class Overall:
             measurements do; None without such pairs.
         regret: measured time of the layout with the best prediction over that of the best layout,
             minus 1; mean over all jobs with several layouts, None if there are none.
+        regret_interval: 10th and 90th percentile of `regret` over bootstrap samples of the jobs.
+        n_jobs: number of jobs with several layouts.
         interval_coverage: share of the rows whose measured time is between `lower` and `upper`.
         left_out: the same with rates fitted without the group of each row; None if no row was
             fitted.
+        specified: as `left_out`, of the rows for which nothing had to be assumed.
     """
 
     n: int
@@ -82,8 +87,11 @@ class Overall:
     bias: float
     order_right: float | None
     regret: float | None
+    regret_interval: tuple[float, float] | None
+    n_jobs: int
     interval_coverage: float
     left_out: LeftOut | None
+    specified: LeftOut | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +134,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
         else:
             rows.append(prediction)
             jobs[run.id] = JobLayout.of(run)
+    specified_ids = {run.id for run in runs if isinstance(run, Run) and not run.assumed}
     counted = scored(rows)
     if not counted:
         return None
@@ -133,7 +142,7 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
     for row in counted:
         by_source[row.source].append(row)
     total = errors("all", counted)
-    order_right, regret = _order_statistics(counted, jobs)
+    order_right, regrets = _order_statistics(counted, jobs)
     inside = sum(row.lower <= row.measured <= row.upper for row in counted)
     overall = Overall(
         n=total.n,
@@ -143,9 +152,12 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
         p90_abs_err=total.p90_abs_err,
         bias=total.bias,
         order_right=order_right,
-        regret=regret,
+        regret=statistics.mean(regrets) if regrets else None,
+        regret_interval=_bootstrap_interval(regrets) if regrets else None,
+        n_jobs=len(regrets),
         interval_coverage=inside / len(counted),
         left_out=_left_out(counted),
+        specified=_left_out([row for row in counted if row.id in specified_ids]),
     )
     sources = [errors(source, source_rows) for source, source_rows in by_source.items()]
     sources.sort(key=lambda source: -source.n)
@@ -211,8 +223,8 @@ class JobLayout:
 
 def _order_statistics(
     rows: Iterable[Prediction], jobs: Mapping[str, JobLayout]
-) -> tuple[float | None, float | None]:
-    """Return `Overall.order_right` and `Overall.regret`.
+) -> tuple[float | None, list[float]]:
+    """Return `Overall.order_right`, and the regret of each job with several layouts.
 
     Rows of one job with the same layout are repeats of a run, whose median counts.
     """
@@ -237,8 +249,16 @@ def _order_statistics(
         best_s = min(measured for _, measured in times)
         regrets.append(chosen_s / best_s - 1)
     order_right = n_right / n_pairs if n_pairs else None
-    regret = statistics.mean(regrets) if regrets else None
-    return order_right, regret
+    return order_right, regrets
+
+
+def _bootstrap_interval(regrets: Sequence[float]) -> tuple[float, float]:
+    """10th and 90th percentile of the mean over samples of the jobs with replacement."""
+    generator = random.Random(0)
+    means = sorted(
+        statistics.fmean(generator.choices(regrets, k=len(regrets))) for _ in range(SAMPLES)
+    )
+    return means[SAMPLES // 10], means[9 * SAMPLES // 10]
 
 
 def _median_times(repeats: Sequence[Prediction]) -> tuple[float, float]:

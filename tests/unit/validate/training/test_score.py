@@ -63,6 +63,22 @@ def test_only_core_rows_of_quality_a_and_b_are_counted() -> None:
     assert some().overall.n == len(counted) < len(some().rows)
 
 
+def single_jobs(run: Run) -> int:
+    """Jobs with several layouts among one run: none."""
+    alone = validate([run])
+    assert alone is not None
+    return alone.overall.n_jobs
+
+
+def test_errors_without_the_group_are_of_fitted_rows() -> None:
+    overall = some().overall
+    assert overall.left_out is not None
+    assert overall.specified is not None
+    assert overall.specified.n < overall.left_out.n <= overall.n
+    assert overall.left_out.median_abs_err > overall.median_abs_err
+    assert 0 < overall.left_out.interval_coverage < 1
+
+
 def test_order_and_regret_are_of_layouts_of_one_job() -> None:
     run = next(r for r in load() if isinstance(r, Run) and r.tier == "core" and r.quality == "A")
     told = predict(run)
@@ -79,6 +95,8 @@ def test_order_and_regret_are_of_layouts_of_one_job() -> None:
     assert found is not None
     assert found.overall.order_right == float(ahead)
     assert found.overall.regret == (0.0 if ahead else 1.0)
+    assert found.overall.regret_interval == (found.overall.regret, found.overall.regret)
+    assert (found.overall.n_jobs, single_jobs(run)) == (1, 0)
     single = validate([run])
     assert single is not None
     assert (single.overall.order_right, single.overall.regret) == (None, None)

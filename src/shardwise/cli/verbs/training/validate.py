@@ -70,13 +70,21 @@ def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
             f"90 % within {percent(left_out.p90_abs_err)}, if the rates are fitted without the "
             "group of a row (its source, model and chip)",
         )
+    if overall.specified:
+        yield (
+            "",
+            f"median {percent(overall.specified.median_abs_err)} of the {overall.specified.n:,} of "
+            "them for which nothing had to be assumed",
+        )
     coverage = percent(left_out.interval_coverage if left_out else overall.interval_coverage)
     yield "interval", f"of four in five holds {coverage} of the measured times"
-    if overall.order_right is not None and overall.regret is not None:
+    if overall.order_right is not None and overall.regret_interval and overall.regret is not None:
+        lower, upper = map(percent, overall.regret_interval)
         yield (
             "layouts",
             f"of one job: {percent(overall.order_right)} of the pairs in the measured order; "
-            f"choosing by prediction costs {percent(overall.regret)} over the best",
+            f"choosing by prediction costs {percent(overall.regret)} over the best ({lower} to "
+            f"{upper} in four of five bootstrap samples of {counted(overall.n_jobs, 'job')})",
         )
     memory = validation.memory
     if memory:
