@@ -33,6 +33,7 @@ from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 PACKAGE = Path(__file__).parent.parent / "src/shardwise"
 COVERED = 0.8  # share of rows that an interval is to hold
 SMALLEST = 0.005  # effects below this are left out of the file
+MIN_GROUPS = 2  # of an architecture, chip or framework, for effects of its own in the file
 
 
 def gather() -> list[Row]:
@@ -155,6 +156,8 @@ def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str
         level, member, rate = column
         if level == POWER or (level != "all" and abs(effect) < SMALLEST):
             continue
+        if level != "all" and n_groups(hierarchy, level, member) < MIN_GROUPS:
+            continue
         name = f"{level}.{member}" if member else level
         if name != section:
             lines += ["", f"[{name}]"]
@@ -162,6 +165,11 @@ def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str
         value = math.exp(effect) * (PRIORS[rate][0] if level == "all" else 1.0)
         lines.append(f"{rate} = [{value:.4g}, {sd:.2g}]")
     return "\n".join(lines) + "\n"
+
+
+def n_groups(hierarchy: Hierarchy, level: str, member: str) -> int:
+    """Number of groups of a member of a level."""
+    return len({row.group for row in hierarchy.rows if row.members[level] == member})
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from shardwise.errors import BadInput
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import Chip
 from shardwise.vocabulary import FRAMEWORKS, UNKNOWN_FRAMEWORK
@@ -28,12 +29,24 @@ _PROFILES = {
     "megatron-deepspeed": FusionProfile(fused=False, flash=False, fused_gradient_add=False),
     "nanotron": FusionProfile(fused_gradient_add=False),
 }
+ON_TPU = ("maxtext", UNKNOWN_FRAMEWORK)
 PROFILES = MappingProxyType({name: _PROFILES.get(name, FusionProfile()) for name in FRAMEWORKS})
 
 
 def framework_of(job: Train, chip: Chip) -> str:
-    """The framework of a job, one of `FRAMEWORKS`: if the job names none, MaxText on a TPU."""
-    return job.framework or ("maxtext" if chip.kind == "tpu" else UNKNOWN_FRAMEWORK)
+    """The framework of a job, one of `FRAMEWORKS`: if the job names none, MaxText on a TPU.
+
+    Raises:
+        BadInput: the framework does not run on the chip.
+    """
+    if chip.kind != "tpu":
+        return job.framework or UNKNOWN_FRAMEWORK
+    if job.framework not in ("", *ON_TPU):
+        raise BadInput(
+            f"{job.framework} has no published runs on TPUs. Of {chip.name}, the rates are known "
+            f"under {' and '.join(ON_TPU)}: name one of them, or none."
+        )
+    return job.framework or ON_TPU[0]
 
 
 def profile_of(job: Train, chip: Chip) -> FusionProfile:

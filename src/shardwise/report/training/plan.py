@@ -29,6 +29,7 @@ from shardwise.report.words import (
     percent,
     seconds_span,
 )
+from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import OPTIMIZER_MOMENTS
 
 MAX_ALTERNATIVES = 1
@@ -177,7 +178,7 @@ def _source(plan: Plan) -> str:
     if rates.name == MEASURED.name:
         return f"rates of {rates.name}"
     framework = plan.workload.framework
-    under = f" under {framework}" if framework else ""
+    under = f" under {framework}" if framework not in ("", UNKNOWN_FRAMEWORK) else ""
     return f"rates of {rates.name} runs{under}, {rates.as_of}"
 
 

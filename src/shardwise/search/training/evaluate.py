@@ -22,7 +22,13 @@ from shardwise.search.given import Fixed
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
 from shardwise.search.training.chip_work import SHARED_ROWS, ChipWork, ComputeKey
-from shardwise.search.training.forms import MAX_CHUNKS, Group, WithoutRemat, without_remat
+from shardwise.search.training.forms import (
+    MAX_CHUNKS,
+    Group,
+    WithoutRemat,
+    framework_forms,
+    without_remat,
+)
 from shardwise.search.training.legal import is_legal
 from shardwise.search.training.runtime_limits import is_run
 from shardwise.strategy.layout import Form, Layout
@@ -98,7 +104,7 @@ class Block:
 
         if self.fixed.any_layout:
             return np.arange(len(self.cells))
-        for form in self.group.forms(self.config, self.job, self.fixed):
+        for form in framework_forms(self.group, self.config, self.job, self.fixed):
             layouts = self.work.cells.layouts(_least_demanding(form), self.work.chunks)
             is_searched = is_run(self.config, self.job, layouts, self.rates.chip)
             return is_searched[self.work_rows].nonzero()[0]
@@ -158,7 +164,7 @@ class Block:
         """Evaluate every form and add the results to `best`."""
         chunked_forms: dict[str, list[Form]] = {}
         other_forms: list[Form] = []
-        for form in self.group.forms(self.config, self.job, self.fixed):
+        for form in framework_forms(self.group, self.config, self.job, self.fixed):
             if chunked(form.schedule):
                 chunked_forms.setdefault(form.schedule, []).append(form)
             else:

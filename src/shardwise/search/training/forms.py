@@ -14,6 +14,7 @@ from typing import Any
 from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
+from shardwise.search.training.framework_forms import runs
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -103,6 +104,19 @@ class Group:
                 overlap=(*DEFAULT_OVERLAPS, *job.overlap),
                 offload=job.offload,
             )
+
+
+def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Choices) -> list[Form]:
+    """The forms of a group that the job's framework runs; those that the user fixed are kept."""
+    forms = []
+    for form in group.forms(config, job, fixed):
+        schedule_runs = "schedule" in fixed or not group.pipelined
+        context_runs = "context_kind" in fixed or not group.context_parallel
+        if (schedule_runs or runs(job.framework, "schedule", form.schedule)) and (
+            context_runs or runs(job.framework, "context_kind", form.context_kind)
+        ):
+            forms.append(form)
+    return forms
 
 
 def without_remat(form: Form) -> WithoutRemat:

@@ -25,6 +25,7 @@ from shardwise.search.training import bound
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
+from shardwise.search.training.forms import framework_forms
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
@@ -300,6 +301,8 @@ def _blocks(
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))
     roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
     for group, rows in groups(all_cells, job.seq):
+        if not framework_forms(group, config, job, fixed):
+            continue
         key = (group.weights_sharded, group.sequence_parallel)
         if key not in roots:
             roots[key] = Block(config, job, group, all_cells, rates, fixed)

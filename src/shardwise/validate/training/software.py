@@ -36,7 +36,7 @@ _MASK_TILES = {"AI-Hypercomputer/tpu-recipes": 2048}
 def framework_of(run: Run) -> str:
     """Return the framework of a run, one of `vocabulary.FRAMEWORKS`."""
     if run.framework == "jax":
-        return "paxml" if "paxml" in run.group else "maxtext"
+        return UNKNOWN_FRAMEWORK if "paxml" in run.group else "maxtext"
     for prefix, framework in _BY_SOURCE.items():
         if run.source.startswith(prefix):
             return framework
