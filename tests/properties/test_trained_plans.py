@@ -58,7 +58,7 @@ def test_a_faster_layout_that_is_not_trained_is_left_to_those_who_ask_for_it() -
     fastest = sw.plan(*work, any_layout=True)
     assert fastest.step.expected < chosen.step.expected
     assert not_trained(chosen) == []
-    assert [reason.limit.kind for reason in not_trained(fastest)] == ["ring_window"]
+    assert "ring_window" in [reason.limit.kind for reason in not_trained(fastest)]
     assert rebuild(fastest).fixed.any_layout
 
 

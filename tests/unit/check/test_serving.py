@@ -123,6 +123,6 @@ def test_a_width_that_2d_weights_do_not_divide_is_refused() -> None:
 
 
 def test_what_is_not_served_is_refused_in_words() -> None:
-    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), expert=2, tensor=2, expert_tensor=1)
+    plan = planned(sw.model("mixtral-8x7b,n_layers=2"), context=2, pipe=2)
     with pytest.raises(BadInput, match="the runtime does not yet"):
         sw.check(plan, cache=False)

@@ -15,7 +15,6 @@ from shardwise.cli.progress import progress_of_parts
 from shardwise.errors import BadInput
 from shardwise.hardware import catalog_chip, chip_names, diff, legal_slices
 from shardwise.report import hardware as report
-from shardwise.report import measured as measured_report
 from shardwise.report import system as system_report
 from shardwise.report.words import counted
 
@@ -102,6 +101,7 @@ def _slices(names: list[str], as_json: bool) -> Answer:
 def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
     from shardwise import units
     from shardwise.measure.chip_file import write_chip
+    from shardwise.report import measured as measured_report
 
     if len(words) != 1:
         raise BadInput("hw measure takes the number of devices: shardwise hw measure 2.")

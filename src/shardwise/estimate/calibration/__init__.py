@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwise import units
 from shardwise.arrays import Num
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, chip_names
 from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 
 # dtype -> the next wider dtype, whose share is used if a chip's file has none for this dtype.
@@ -141,11 +141,13 @@ KINDS = ("gpu", "tpu")  # kinds of chips with published runs
 def calibration(chip: Chip, framework: str = UNKNOWN_FRAMEWORK) -> Calibration:
     """Calibration of a chip under a framework; `PEAK` if nothing is published of its kind.
 
+    Figures of a chip outside the catalog may be measured: they are taken to be what it reaches.
+
     Args:
         chip: the chip; its power per FLOP matters if its architecture has no runs.
         framework: one of `vocabulary.FRAMEWORKS`.
     """
-    if chip.kind not in KINDS:
+    if chip.kind not in KINDS or chip.name not in chip_names():
         return PEAK
     return _calibration(chip.name, chip.kind, power_per_flop(chip), framework)
 
