@@ -67,18 +67,3 @@ def test_a_plan_is_run_and_accounted(
     assert profile.memory is not None
     assert profile.chip == "host"
     assert any(part.roof for part in profile.operations)
-
-
-def test_fsdp_left_on_in_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that gathers its weights, beside the plan of one that keeps them where they are."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "host.toml").write_text(CHIP)
-    job = "--serve --dtype bf16 --prompt 64 --output 32 --batch 4"
-    for name, layout in {"gathered": "fsdp=2,weights=gathered", "kept": "tensor=2"}.items():
-        words = ("plan", SIZES, "./host.toml:2", *job.split(), "--fix", layout)
-        shardwise(tmp_path, *words, "-o", f"{name}.json")
-        shardwise(tmp_path, "profile", f"{name}.json")
-    broken = shardwise(tmp_path, "compare", "kept.json", "gathered.profile")
-    first = " ".join(broken.partition("\nplan ")[0].split())
-    assert "weights are gathered for every token" in first
-    assert "weights are gathered" not in shardwise(tmp_path, "compare", "kept.json", "kept.profile")
