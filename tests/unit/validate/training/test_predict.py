@@ -58,7 +58,7 @@ def test_the_interval_is_the_spread_of_the_chip() -> None:
 
 
 def test_the_interval_knows_chip_and_framework_and_not_the_run() -> None:
-    a100, other = by_id("bloom-729"), by_id("sc21-145.6b-1536")
+    a100, other = by_id("vtrain-multi-2027"), by_id("sc21-145.6b-1536")
     widths = {run.id: told(run).upper / told(run).predicted - 1 for run in (a100, other)}
     assert widths[a100.id] == pytest.approx(widths[other.id])
     assert widths[a100.id] < calibration(a100.system.chip).spread  # of an unknown framework
