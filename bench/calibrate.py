@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import math
 import sys
@@ -26,6 +25,7 @@ from hierarchy import LEVELS, POWER, PRIORS, RATES, Fit, Hierarchy, Row
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import architecture_of, training_fit
 from shardwise.validate import Run, load
+from shardwise.validate.records.scoring import is_calibration_group
 from shardwise.validate.training.predict import layout_step_of
 from shardwise.validate.training.software import framework_of, fusion_of
 from shardwise.vocabulary import UNKNOWN_FRAMEWORK
@@ -72,11 +72,6 @@ def watts_per_flop_s(run: Run) -> float:
     return chip.power_w / peak if chip.power_w and peak else reference_power()
 
 
-def in_first_half(group: str) -> bool:
-    """Which half a group is in: by its name alone."""
-    return int(hashlib.sha256(group.encode()).hexdigest(), 16) % 2 == 0
-
-
 def summary(hierarchy: Hierarchy, predicted: Any, rows: Any) -> dict[str, float]:
     """Statistics of the errors, predicted / measured - 1, of some rows."""
     errors = np.expm1(predicted - hierarchy.measured)[rows]
@@ -93,7 +88,7 @@ def tests(hierarchy: Hierarchy, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
     """Name of a test -> statistics of its errors, and the predictions of its left-out rows."""
     rows = hierarchy.rows
     everything = np.ones(len(rows), bool)
-    first = np.array([in_first_half(row.group) for row in rows])
+    first = np.array([is_calibration_group(row.group) for row in rows])
     predictions = {"fit": fit.predicted, "group": hierarchy.left_out(fit, [r.group for r in rows])}
     for level in LEVELS:
         predictions[level] = hierarchy.left_out(fit, [r.members[level] for r in rows])
