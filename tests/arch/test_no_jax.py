@@ -25,6 +25,12 @@ def test_core_imports_no_jax() -> None:
     assert code == 0, text
 
 
+def test_check_is_imported_without_jax() -> None:
+    """So that it can say which extra to install."""
+    code, text = fresh.run("-c", "import sys, shardwise.check.api; sys.exit('jax' in sys.modules)")
+    assert code == 0, text
+
+
 @pytest.mark.parametrize("module", ["arrays.py", "plan", "ops"])
 def test_the_check_can_fail(tmp_path: Path, module: str) -> None:
     src = fresh.copy_of_package(tmp_path)

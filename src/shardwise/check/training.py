@@ -44,10 +44,10 @@ from shardwise.check.verdict import (
     PeakArray,
     Verdict,
 )
+from shardwise.models import stack
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.schema.training import Plan
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.layout.stages import stage_layers
 from shardwise.runtime.training.ticks import (
     Ticks,
     branch_counts,
@@ -56,6 +56,7 @@ from shardwise.runtime.training.ticks import (
 )
 from shardwise.search.training.problem import Case
 from shardwise.strategy.schedules import find
+from shardwise.strategy.stages import stages
 
 TRAIN_STEP = "shardwise.runtime.training.programs:train_step"
 # Categories that a verdict does not list among the largest arrays: they are as large as planned.
@@ -208,7 +209,10 @@ def scheduled_ticks(case: Case) -> Ticks | None:
     layout = case.layout
     if not layout.is_pipelined:
         return None
-    _, n_chunks, n_positions = stage_layers(case.model, layout).order.shape
+    (segment,) = stack(case.model)
+    division = stages(segment.repeats, layout)
+    n_chunks = int(division.chunks)
+    n_positions = int(division.held) // n_chunks
     schedule = find(layout.schedule)
     order = schedule.order(layout.sizes["pipe"], layout.n_microbatches, n_chunks)
     return pipeline_ticks(order, n_positions, recomputes=layout.full_remat)

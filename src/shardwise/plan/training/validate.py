@@ -101,7 +101,7 @@ def _estimate_facts(plan: Plan, case: Case) -> Iterator[Fact]:
     yield Fact(
         "$.estimate.state_bytes_per_parameter",
         estimate.state_bytes_per_parameter,
-        "that of the dtypes",
+        "that of the dtypes in $.strategy.precision",
         case.job.state_bytes,
     )
     yield from _run_facts("$.estimate", estimate, step_s, case)
