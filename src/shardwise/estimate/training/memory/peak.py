@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from shardwise.arrays import where
+from shardwise.arrays import minimum, where
 from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.training.memory.framework import DEFAULT_FRAMEWORK, FrameworkMemory
 from shardwise.estimate.training.memory.stages import FullestStages, LocalShapes
@@ -16,10 +16,12 @@ from shardwise.ops.program import Step
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.workload import Train
 
-# Memory that PyTorch's allocator reserves beyond the sum of the components, as a share of the sum.
-# 12 of the 15 peaks that torchtitan and nanotron publish, in the groups used for calibration, are
-# below the sum plus this share.
+# Memory that PyTorch's allocator reserves beyond the sum of the components, as a share of the sum,
+# or of the chip if the sum is larger. 12 of the 15 peaks that torchtitan and nanotron publish, in
+# the groups used for calibration, are below the sum plus this share.
 FRAGMENTATION = 0.065
+# Share of a chip that is kept free at most: that of chips with less memory than the driver takes.
+MAX_MARGIN_SHARE = 0.9
 
 
 def step_memory(
@@ -71,6 +73,7 @@ def step_memory(
         n_chips = math.prod(layout.sizes.values())
         communicator_bytes = framework.communicator_bytes
         reserve = reserve + where(n_chips > 1, communicator_bytes, 0 * communicator_bytes)
+    fragments = FRAGMENTATION * minimum(total, capacity)
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -78,5 +81,5 @@ def step_memory(
         activations=activations,
         other=other,
         capacity=capacity,
-        margin=reserve + FRAGMENTATION * total,
+        margin=minimum(reserve + fragments, MAX_MARGIN_SHARE * capacity),
     )

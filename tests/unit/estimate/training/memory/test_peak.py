@@ -24,11 +24,15 @@ PLANNED = FrameworkMemory()
 
 
 def memory(
-    config: ModelConfig, layout: Layout, job: Train = MIXED, software: FrameworkMemory = PLANNED
+    config: ModelConfig,
+    layout: Layout,
+    job: Train = MIXED,
+    software: FrameworkMemory = PLANNED,
+    capacity: float = H100,
 ) -> Memory:
     batch = layout.micro_batch * layout.data_shards
     step = training_step(config, batch, job.seq, table(layout), remat=layout.policy)
-    return step_memory(config, job, step, layout, H100, software)
+    return step_memory(config, job, step, layout, capacity, software)
 
 
 def test_state_of_one_chip() -> None:
@@ -244,6 +248,16 @@ def test_pieces_of_the_loss() -> None:
     half = memory(config, dataclasses.replace(layout, loss_chunks=2))
     logits = LOSS_IN_PLACE * 8192 * config.vocab
     assert whole.other - half.other == logits / 2
+
+
+@pytest.mark.parametrize("capacity", [2**30, 2**34])
+def test_what_is_far_too_large_leaves_a_part_of_the_chip(capacity: float) -> None:
+    """So that plans of it have a ratio of what is needed to what is there."""
+    config, layout = load("llama3-70b"), Layout(mesh=Mesh(), micro_batch=1)
+    whole = memory(config, layout, capacity=capacity)
+    assert whole.total > 50 * capacity
+    assert not whole.fits
+    assert 0 < whole.margin < capacity
 
 
 def test_llama3_405b_fits_where_it_was_trained() -> None:
