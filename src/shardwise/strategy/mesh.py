@@ -179,9 +179,12 @@ def _on_torus(
     """Yield the placements of mesh axes (`names`, the innermost first) on the axes of a torus."""
     rate = chip.need("ici.link_bytes_per_s_one_way")
     hop_s = chip.need("ici.hop_s")
-    factorings = list(_factorings(tuple(sizes[name] for name in names), torus.shape))
+    of_names = tuple(sizes[name] for name in names)
     if best:
-        factorings = _undominated(factorings, torus, names)
+        pipe = names.index("pipe") if "pipe" in names else None
+        factorings = _undominated(of_names, torus.shape, torus.wrapped, pipe)
+    else:
+        factorings = tuple(_factorings(of_names, torus.shape))
     for factors in _without_swaps(factorings, torus):
         borrowed: tuple[Ring, ...] = ()
         if borrow:
@@ -195,7 +198,9 @@ def _on_torus(
         yield Placement(tuple(spans), torus.shape, torus.wrapped)
 
 
-def _without_swaps(factorings: list[tuple[Shape, ...]], torus: Torus) -> list[tuple[Shape, ...]]:
+def _without_swaps(
+    factorings: tuple[tuple[Shape, ...], ...], torus: Torus
+) -> tuple[tuple[Shape, ...], ...]:
     """The factorings, of those that differ only by a swap of equal torus axes the first.
 
     They have the same links.
@@ -206,7 +211,7 @@ def _without_swaps(factorings: list[tuple[Shape, ...]], torus: Torus) -> list[tu
     first_of: dict[object, tuple[Shape, ...]] = {}
     for factors in factorings:
         first_of.setdefault(tuple(sorted(zip(torus_axes, *factors, strict=True))), factors)
-    return [*first_of.values()]
+    return tuple(first_of.values())
 
 
 def _idle_rings(torus: Torus, factors: tuple[Shape, ...], rate: float) -> tuple[Ring, ...]:
@@ -256,31 +261,35 @@ def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
             yield (parts, *other_parts)
 
 
+@functools.lru_cache(maxsize=65536)
 def _undominated(
-    factorings: list[tuple[Shape, ...]], torus: Torus, names: list[str]
-) -> list[tuple[Shape, ...]]:
+    sizes: Shape, shape: Shape, wrapped: tuple[bool, ...], pipe: int | None
+) -> tuple[tuple[Shape, ...], ...]:
     """The factorings that no other one matches or beats in bandwidth on every mesh axis.
 
     A mesh axis receives over all its rings: over two links of a closed ring, over one of a line. A
     ring of stride s shares its links with s - 1 other groups. `pipe` sends over one ring at a time,
-    so that its slowest ring counts.
+    so that its slowest ring counts. Of equal factorings the first stays. Cached, since chips of
+    many models have tori of the same shapes.
+
+    Args:
+        shape, wrapped: those of the torus.
+        pipe: index of the mesh axis `pipe`, if there is one.
     """
+    factorings = tuple(_factorings(sizes, shape))
     if len(factorings) <= MAX_EXHAUSTIVE or not factorings[0]:
         return factorings
     import numpy as np
 
     factors = np.array(factorings)  # factoring, mesh axis, torus axis
     ends = np.cumprod(factors, axis=1)
-    closed = (ends == np.array(torus.shape)) & np.array(torus.wrapped)
+    closed = (ends == np.array(shape)) & np.array(wrapped)
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
-    if "pipe" in names:
-        sends = np.where(factors > 1, factors / ends, np.inf).min(axis=2)
-        links[:, names.index("pipe")] = sends[:, names.index("pipe")]
-    best: list[int] = []
-    for index in np.argsort(-links.sum(axis=1), kind="stable"):
-        if not (links[best] >= links[index]).all(axis=1).any():
-            best.append(int(index))
-    return [factorings[index] for index in sorted(best)]
+    if pipe is not None:
+        links[:, pipe] = np.where(factors > 1, factors / ends, np.inf).min(axis=2)[:, pipe]
+    different, first = np.unique(links, axis=0, return_index=True)
+    n_matching = (different[:, None] >= different).all(axis=2).sum(axis=0)  # with itself
+    return tuple(factorings[index] for index in np.sort(first[n_matching == 1]))
 
 
 @functools.lru_cache(maxsize=65536)
