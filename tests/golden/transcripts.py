@@ -39,7 +39,7 @@ COMMANDS = {
     "plan_serve_too_large": "plan llama3-405b v5e:4x4 --serve --dtype bf16 --peak",
     "sweep_serve_help": "sweep --serve --help",
     "sweep_serve": "sweep llama3-70b v5e:4x2 --serve --dtype int8 --context 8192 "
-    "--batch 1,8,16,32,42 --peak",
+    "--batch 1,8,16,32,41 --peak",
     "sweep_serve_md": "sweep llama3-70b v5e:4x2 --serve --dtype int8 --context 8192 "
     "--batch 1,8,16,32,64 --peak -o md",
     "sweep_serve_machines": "sweep deepseek-v3 h200:8,h200:16,gb200:72 --serve --dtype fp8 "

@@ -230,12 +230,13 @@ def _differences(
     if not program.compiled.target.proves_memory:
         return
     yield from comparison.collective_differences(rows)
-    is_narrow = units.bytes_per_element(plan.strategy.precision["weights"]) < 2
+    precision = plan.strategy.precision
+    is_narrow = min(units.bytes_per_element(precision[x]) for x in ("weights", "kv")) < 2
     excess = program.compiled.memory.arguments - planned_numbers(plan, step).peak_bytes
     if is_narrow and excess > 0:
         yield Difference(
-            text=f"memory: arguments take {units.show_bytes(excess)} more than planned: embedding "
-            "and head stay in 16 bits, and quantized weights have scales.",
+            text=f"memory: arguments take {units.show_bytes(excess)} more than planned: quantized "
+            "numbers have scales, and a chip may pad the width of a cached head.",
             bytes=excess,
         )
     if plan.strategy.servers.kv == "batch":

@@ -105,24 +105,31 @@ def _attention_traffic(
 
 
 def _expert_traffic(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
-    """AllToAlls of each routed layer: one to dispatch tokens, one to combine the results.
+    """Collectives of each routed layer: one to dispatch tokens, one to combine the results.
 
-    A token is sent once to each chip that has some of its experts. The chips of `tensor` hold the
-    same tokens, and each sends all of them over its `expert` axis.
+    AllToAlls send a token once to each chip that has some of its experts. TPUs gather the tokens of
+    all chips, and reduce-scatter the results: programs with static sizes have no AllToAll of
+    unequal sizes, and in one of equal sizes every expert has room for the most tokens.
+
+    The chips of `tensor` hold the same tokens, and each sends all of them over its `expert` axis.
     """
     config = engine.config
     mesh = engine.mesh
-    exchanges = (("moe.dispatch", "tokens to their experts"), ("moe.combine", "tokens back"))
+    gathers = engine.rates.chip.kind == "tpu"
+    exchanges = [
+        ("moe.dispatch", "all_gather" if gathers else "all_to_all", "tokens to their experts"),
+        ("moe.combine", "reduce_scatter" if gathers else "all_to_all", "tokens back"),
+    ]
     for moe, n_layers in config.moes:
         elements = local_rows(engine.layout, mesh, load.rows) * (moe.d_latent or config.d_model)
-        destinations = places_hit(mesh["expert"], moe.experts_per_token)
-        for name, description in exchanges:
+        copies = 1.0 if gathers else places_hit(mesh["expert"], moe.experts_per_token)
+        for name, kind, description in exchanges:
             yield engine.collective(
                 name=name,
-                kind="all_to_all",
+                kind=kind,
                 role="expert",
                 axes=("expert",),
                 description=description,
                 count=n_layers,
-                joined_bytes=elements * WIRE_BYTES * destinations * mesh["expert"],
+                joined_bytes=elements * WIRE_BYTES * copies * mesh["expert"],
             )

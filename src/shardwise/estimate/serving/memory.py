@@ -8,6 +8,7 @@ from shardwise import units
 from shardwise.arrays import Num, ceil_div, floor, maximum
 from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_ELEMENT_BYTES, kv_shards
+from shardwise.estimate.serving.chip_rates import HEAD_BYTES
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
@@ -19,7 +20,8 @@ from shardwise.workload import Serve
 # Share of the HBM that engines leave free, in reserve for memory that they do not count (vLLM and
 # SGLang: `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
 UNUSED_SHARE = 0.1
-MAX_PASS_TOKENS = 8192  # tokens of the largest pass: vLLM's `max_num_batched_tokens` on large chips
+# Tokens of the largest pass of a scheduler: vLLM's `max_num_batched_tokens` on large chips.
+MAX_PASS_TOKENS = 8192
 ACTIVATION_BYTES = 2.0  # bytes per element
 LOGIT_BYTES = 4.0  # bytes per element
 
@@ -51,7 +53,7 @@ def engine_memory(
     return Memory(
         weights=weights,
         kv_cache=kv_cache,
-        other=_activation_bytes(config, form, mesh) + batch * _logit_bytes(config, form, mesh),
+        other=_activation_bytes(config, mesh) + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
         margin=maximum(DRIVER_BYTES, UNUSED_SHARE * capacity),
     )
@@ -101,8 +103,9 @@ def weights_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num],
     # In a pipeline, embedding and unembedding are on different stages; a single stage has both.
     larger = maximum(0.0, 0.0, *outer)
     embedding_and_head = larger + (sum(outer) - larger) * (mesh["pipe"] == 1)
-    total = layers * stage_share + embedding_and_head
-    return total * units.bytes_per_element(job.weights)
+    dtype_bytes = units.bytes_per_element(job.weights)
+    head_bytes = max(dtype_bytes, HEAD_BYTES)  # embedding and unembedding are not quantized
+    return layers * stage_share * dtype_bytes + embedding_and_head * head_bytes
 
 
 def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], job: Serve) -> Num:
@@ -122,9 +125,12 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
 
 
-def _activation_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num]) -> Num:
-    """Bytes of activations on one chip in the largest pass; they live for one layer only."""
-    rows = MAX_PASS_TOKENS / (batch_shards(form, mesh) * mesh["context"])
+def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num]) -> Num:
+    """Bytes of activations on one chip in the largest pass; they live for one layer only.
+
+    Each shard of the batch has a scheduler and passes of its own.
+    """
+    rows = MAX_PASS_TOKENS / mesh["context"]
     d_ff = config.d_ff
     if config.moe:
         d_ff = d_ff * config.moe.experts_per_token

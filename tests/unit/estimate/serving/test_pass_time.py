@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.estimate.serving.load import Load, decode_load, prefill_load
+from shardwise.estimate.serving.pass_time import collectives
 from shardwise.formulas import stationary
 from shardwise.formulas.inference import decode_step, prefill_s
 from shardwise.models import load
@@ -105,6 +106,22 @@ def test_experts_that_nobody_chooses_are_not_read() -> None:
     e = engine("deepseek-v3", "h200:8", {"expert": 8}, Serve(context=1024, weights="fp8"))
     one, many = e.decode(1, 1024).matmuls, e.decode(4096, 1024).matmuls
     assert many > 5 * one
+
+
+@pytest.mark.parametrize(
+    ("hardware", "kinds"),
+    [("h200:8", ("all_to_all", "all_to_all")), ("v5e:2x4", ("all_gather", "reduce_scatter"))],
+)
+def test_tpus_gather_the_tokens_of_their_experts(hardware: str, kinds: tuple[str, str]) -> None:
+    e = engine("deepseek-v3", hardware, {"expert": 4, "tensor": 2}, Serve(context=1024))
+    items = {item.name: item for item in collectives(e, decode_load(64, 1024))}
+    dispatch, combine = items["moe.dispatch"], items["moe.combine"]
+    assert (dispatch.kind, combine.kind) == kinds
+    tokens_bytes = 64 * 7168 * 2
+    if kinds[0] == "all_gather":
+        assert dispatch.joined_bytes == combine.joined_bytes == tokens_bytes
+    else:  # a token is on 3 to 4 of the chips, because it has 8 experts
+        assert 3 * tokens_bytes < dispatch.joined_bytes < 4 * tokens_bytes
 
 
 def test_arrays_give_the_numbers() -> None:

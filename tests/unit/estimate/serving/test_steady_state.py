@@ -72,6 +72,14 @@ def test_memory_is_weights_and_caches(mesh: dict[str, int]) -> None:
     assert held.total == held.weights + held.kv_cache
 
 
+def test_embedding_and_head_of_quantized_weights_take_16_bits() -> None:
+    e = engine("llama3-70b", "v5e:2x4", {"tensor": 8}, Serve(context=1024, weights="int8"))
+    memory = engine_memory(e.config, e.layout, e.layout.sizes, e.rates.job, 16, 16e9, ideal=True)
+    outer = 2 * e.config.vocab * e.config.d_model
+    layers = parameters(e.config).total - outer
+    assert layers + 2 * outer <= memory.weights * 8 <= 1.001 * (layers + 2 * outer)
+
+
 def test_biases_of_experts_are_sharded_as_the_experts_are() -> None:
     e = engine("gpt-oss-20b", "v5e:2x4", {"expert": 8}, kv="batch")
     n_experts = 0
