@@ -5,7 +5,10 @@ The list is short on purpose. It leaves out:
   and their fusion with compute are on, and setting these options changes no program;
 - thresholds that depend on the size of the model, such as those for combining collectives;
 - options that make compilation many times slower: the experimental scheduler for host offload
-  takes a quarter of an hour for one training step.
+  takes a quarter of an hour for one training step;
+- the compiler's collective matmul (`xla_tpu_reduce_scatter_collective_matmul_mode`): it replaces
+  only ReduceScatters that take a product as it is, without a cast or a reshape. With gradients
+  computed so, a step over fsdp 16 on v5e:4x4 takes 79 ms by rooflines, and 70 ms without it.
 """
 
 from __future__ import annotations
