@@ -6,6 +6,7 @@ node and forward it inside the node. See DeepSeek-V3 (arXiv 2412.19437, section 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from shardwise.formulas.experts import places_hit
@@ -21,17 +22,37 @@ def is_routed(array: Array) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOnce:
-    """Kind of AllToAll that sends a token once to each chip, and node, that has its experts."""
+    """Kind of AllToAll that sends a token once to each chip, and node, that has its experts.
+
+    Args:
+        experts_per_token: number of experts to which each token is routed.
+        n_groups, top_groups: number of groups of experts, and of those from which a token's
+            experts are chosen (node-limited routing: DeepSeek-V3, section 2.1.2).
+    """
 
     experts_per_token: int
+    n_groups: int = 1
+    top_groups: int = 1
+
+    def copies(self, n: int) -> float:
+        """Mean number of places, of `n` over which all experts are divided, that a token is sent to.
+
+        A token's groups lie in some of the places, and its experts in some of these.
+        """
+        per_place = self.n_groups // n  # groups of a place; 0 if a group is in several places
+        if per_place == 0:
+            reachable = n * self.top_groups / self.n_groups
+        else:
+            n_others = math.comb(self.n_groups - per_place, self.top_groups)
+            reachable = n * (1 - n_others / math.comb(self.n_groups, self.top_groups))
+        return float(places_hit(reachable, self.experts_per_token))
 
 
-def send_once_price(span: Span, experts_per_token: int) -> Price:
+def send_once_price(span: Span, kind: SendOnce) -> Price:
     """Price of one `SendOnce` AllToAll, per byte of the tokens on one chip.
 
     Args:
         span: links between the chips over which the experts are sharded.
-        experts_per_token: number of experts to which each token is routed.
     """
     inside = 0.0
     outside = 0.0
@@ -40,8 +61,7 @@ def send_once_price(span: Span, experts_per_token: int) -> Price:
         destinations *= tier.size
         if tier.size > 1:
             remote_share = (tier.size - 1) / tier.size
-            copies = places_hit(destinations, experts_per_token)  # mean destinations of a token
-            s_per_byte = copies * remote_share / tier.bytes_per_s
+            s_per_byte = kind.copies(destinations) * remote_share / tier.bytes_per_s
             inside = max(inside, s_per_byte * tier.is_node)
             outside = max(outside, s_per_byte * (not tier.is_node))
     return Price(inside, 0.0, outside, *ring_steps("all_to_all", span))
