@@ -213,6 +213,12 @@ def _spread(fit: dict[str, Any], chip: str, architecture: str, framework: str) -
     return math.expm1(math.hypot(*logs))
 
 
+def spread_outside_practice(spread: float) -> float:
+    """Spread of a layout whose parallelisms no published run combines."""
+    wider = training_fit()["spread"]["layout"]
+    return math.expm1(math.hypot(math.log1p(spread), math.log1p(wider)))
+
+
 def architecture_of(chip: str) -> str:
     """The architecture of a chip, by which chips share values; "" if it has no name here."""
     for architecture, chips in training_fit()["chips"].items():

@@ -57,7 +57,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
             *_not_trained(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
-            *label_first("next", _alternatives(plan)),
+            *label_first("next", [*_practice(plan), *_alternatives(plan)]),
         ]
     )
     if verbose:
@@ -254,6 +254,8 @@ def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
     cause = "no plan that it runs has the given choices"
     if plan.strategy.any_layout:
         cause = "--any-layout admits it"
+    elif plan.workload.framework not in ("", UNKNOWN_FRAMEWORK):
+        cause = f"the plan is for {plan.workload.framework}"
     yield "train", f"The trainer does not run {listed(names)}; {cause}."
 
 
@@ -294,6 +296,33 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
         is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE
         if not (crowded and (is_small or isinstance(reason, TokensPerChip))):
             yield reason_text(reason)
+
+
+def _practice(plan: Plan) -> Iterator[str]:
+    """The plan's rival, where published runs shard one of both and not the other."""
+    practice = plan.practice
+    if not practice or (practice.within and not practice.rival):
+        return
+    sizes = f"{practice.min_chips:,} to {practice.max_chips:,} chips"
+    rival = practice.rival
+    if not rival:
+        yield f"in practice: no published run on {sizes} is sharded as this plan or another that fits"
+        return
+    split = mesh_text(rival.mesh)
+    if rival.mesh["pipe"] > 1:
+        chunks = f" ×{rival.virtual}" if rival.virtual > 1 else ""
+        split += f" ({rival.schedule}{chunks})"
+    change = abs(rival.step_s / plan.step.expected - 1)
+    if practice.within:
+        yield (
+            f"outside practice: {split}: expected {duration(rival.step_s)}, {percent(change)} "
+            f"less. No published run on {sizes} is sharded so, and predictions are not that exact."
+        )
+    else:
+        yield (
+            f"in practice: {split}: expected {duration(rival.step_s)}, {percent(change)} more. No "
+            f"published run on {sizes} is sharded as this plan is."
+        )
 
 
 def _alternatives(plan: Plan) -> Iterator[str]:

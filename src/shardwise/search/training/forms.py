@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
-from shardwise.search.training.framework_forms import runs
+from shardwise.search.training.framework_forms import runs, searched_schedules
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -86,7 +86,7 @@ class Group:
             options["zero"] = (1, 2)
             legal["zero"] = (0, 1, 2)
         if self.pipelined:
-            options["schedule"] = schedules.searched()
+            options["schedule"] = searched_schedules(job.framework)
             legal["schedule"] = schedules.names()
         for name in options:
             if name in fixed:
@@ -110,6 +110,9 @@ def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Choice
     """The forms of a group that the job's framework runs; those that the user fixed are kept."""
     forms = []
     for form in group.forms(config, job, fixed):
+        is_limited = fixed.in_practice is not None and group.pipelined
+        if is_limited and form.schedule not in (fixed.in_practice or ()):
+            continue
         schedule_runs = "schedule" in fixed or not group.pipelined
         context_runs = "context_kind" in fixed or not group.context_parallel
         if (schedule_runs or runs(job.framework, "schedule", form.schedule)) and (
