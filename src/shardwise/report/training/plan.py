@@ -79,12 +79,21 @@ def headline(plan: Plan) -> str:
     split = f"One chip{strategy_text(plan)}"
     if plan.hardware.n_chips > 1:
         mesh = mesh_text(plan.strategy.mesh)
-        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}"
+        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}{_racks(plan)}"
     return (
         f"{refusal}{bound_name(plan.estimate.bound)}-bound. {split}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
     )
+
+
+def _racks(plan: Plan) -> str:
+    """The part of each rack that is used, if several are and not as a whole: `, 64 per rack`."""
+    hardware = plan.hardware
+    n_gpus = hardware.gpus_per_node
+    if not n_gpus or n_gpus == hardware.n_chips or n_gpus == hardware.figures.get("node.gpus"):
+        return ""
+    return f", {n_gpus} per rack"
 
 
 def strategy_text(plan: Plan) -> str:
