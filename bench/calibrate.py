@@ -25,7 +25,7 @@ import numpy as np
 from hierarchy import LEVELS, POWER, PRIORS, RATES, Fit, Hierarchy, Row
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.calibration import architecture_of, training_fit
+from shardwise.estimate.calibration import architecture_of, power_ratio, training_fit
 from shardwise.search.training.practice import ROLES, SIZED_ROLES, PublishedLayout
 from shardwise.validate import Run, load
 from shardwise.validate.records.scoring import is_calibration_group
@@ -58,7 +58,7 @@ def gather() -> list[Row]:
             "chip": chip.name,
             "framework": "" if framework == UNKNOWN_FRAMEWORK else framework,
         }
-        log_power = math.log(watts_per_flop_s(run) / reference_power())
+        log_power = math.log(power_ratio(chip))
         row = Row(run.id, run.group, step, fusion_of(run), members, log_power, run.measured_step_s)
         rows.append(row)
     return rows
@@ -69,8 +69,9 @@ def published_layouts(runs: Iterable[Run]) -> list[PublishedLayout]:
     runs_by_layout: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         sizes = run.layout.sizes
-        key = (run.system.chip.kind, run.config.is_moe, sizes["fsdp"] > 1)
-        key += tuple(sizes[role] for role in SIZED_ROLES) + (run.layout.schedule,)
+        shards = (sizes[role] for role in SIZED_ROLES)
+        kinds = (run.system.chip.kind, run.config.is_moe, sizes["fsdp"] > 1)
+        key = (*kinds, *shards, run.layout.schedule)
         runs_by_layout.setdefault(key, []).append(run)
     layouts = []
     for key, same in sorted(runs_by_layout.items()):
@@ -104,18 +105,6 @@ def core_runs() -> Iterator[Run]:
     for run in load():
         if isinstance(run, Run) and run.tier == "core":
             yield run
-
-
-def reference_power() -> float:
-    """Watts per FLOP/s to which those of a chip are compared: an H100's."""
-    return float(training_fit()["power"]["watts_per_flop_s"])
-
-
-def watts_per_flop_s(run: Run) -> float:
-    """Power per peak 16-bit FLOP/s of a run's chip, or the reference if it is unknown."""
-    chip = run.system.chip
-    peak = chip.peak_flops_per_s.get("bf16") or chip.peak_flops_per_s.get("fp16")
-    return chip.power_w / peak if chip.power_w and peak else reference_power()
 
 
 def summary(hierarchy: Hierarchy, predicted: Any, rows: Any) -> dict[str, float]:
@@ -153,7 +142,8 @@ def tests(hierarchy: Hierarchy, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
 def spreads(hierarchy: Hierarchy, predictions: dict[str, Any]) -> dict[str, float]:
     """What is left out -> the factor less 1 that holds 80 % of the errors.
 
-    Without a framework, a chip, an architecture or all layouts that shard the same roles: by how much wider than without a group alone.
+    Without a framework, a chip, an architecture, or all layouts that shard the same roles: by how
+    much wider than without a group alone.
     """
     logs = {}
     for name in ("group", LAYOUT, *LEVELS):
@@ -190,7 +180,7 @@ def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str
     lines += [
         "",
         "[power] # share of matmuls ~ (watts per peak FLOP/s) ^ exponent, relative to an H100",
-        f"watts_per_flop_s = {reference_power()}",
+        f"watts_per_flop_s = {present['power']['watts_per_flop_s']}",
         f"exponent = {exponent:.3f}",
         f"range = [{least:.3f}, {most:.3f}]",
     ]

@@ -35,7 +35,7 @@ class SendOnce:
     top_groups: int = 1
 
     def copies(self, n: int) -> float:
-        """Mean number of places, of `n` over which all experts are divided, that a token is sent to.
+        """Mean number of places that a token is sent to, of `n` over which experts are divided.
 
         A token's groups lie in some of the places, and its experts in some of these.
         """

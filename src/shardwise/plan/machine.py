@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 
-from shardwise.errors import BadFile, ShardwiseError
+from shardwise.errors import BadFile, BadInput, ShardwiseError
 from shardwise.estimate.calibration import (
     MEASURED,
     PEAK,
@@ -103,7 +103,15 @@ def rates_of(system: System, job: Train, *, peak: bool) -> Calibration:
 
     Own runs on the chip correct its calibrated rates; the file of a measured machine has them
     corrected already.
+
+    Raises:
+        BadInput: peak rates of a framework.
     """
+    if peak and job.framework:
+        raise BadInput(
+            f"peak rates are those of the chip, whatever the framework: {job.framework} does not "
+            "reach them. Leave out the framework, or --peak."
+        )
     if peak:
         return PEAK
     chip = system.chip

@@ -21,8 +21,8 @@ from shardwise.workload import Train
 #   backward pass of the layer before it;
 # - nanotron's FP32GradientAccumulator adds gradients in a hook. Megatron has
 #   gradient_accumulation_fusion;
-# - Megatron Core's flex dispatcher and NeMo AutoModel send tokens by DeepEP or HybridEP; HAI-LLM, the
-#   framework of DeepSeek, in 8 bits (DeepSeek-V3, arXiv 2412.19437, sections 3.2.2 and 3.3.3).
+# - Megatron Core's flex dispatcher and NeMo AutoModel send tokens by DeepEP or HybridEP; HAI-LLM,
+#   the framework of DeepSeek, in 8 bits (DeepSeek-V3, arXiv 2412.19437, sections 3.2.2, 3.3.3).
 _PROFILES = {
     "torchtitan": FusionProfile(warp_attention=True),
     "llm-foundry": FusionProfile(warp_attention=True, fused=False, backward_prefetch=False),

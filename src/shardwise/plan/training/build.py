@@ -98,19 +98,21 @@ def _practice(
     model: ModelConfig, system: System, job: Train, layout: Layout, rival: Candidate | None
 ) -> training.Practice:
     """Whether a layout is within practice, and the rival of the search's best."""
-    return training.Practice(
-        within=layout_in_practice(model, system, job, layout),
-        min_chips=max(1, system.n_chips // SCALE),
-        max_chips=system.n_chips * SCALE,
-        rival=rival
-        and training.RivalLayout(
+    layout_of_rival = None
+    if rival:
+        layout_of_rival = training.RivalLayout(
             mesh=rival.mesh.sizes,
             schedule=rival.layout.schedule,
             virtual=rival.layout.virtual,
             zero=rival.layout.zero,
             remat=rival.layout.policy,
             step_s=float(rival.time.step_s),
-        ),
+        )
+    return training.Practice(
+        within=layout_in_practice(model, system, job, layout),
+        min_chips=max(1, system.n_chips // SCALE),
+        max_chips=system.n_chips * SCALE,
+        rival=layout_of_rival,
     )
 
 

@@ -315,7 +315,7 @@ def _practice(plan: Plan) -> Iterator[str]:
     sizes = f"{practice.min_chips:,} to {practice.max_chips:,} chips"
     rival = practice.rival
     if not rival:
-        yield f"in practice: no published run on {sizes} is sharded as this plan or another that fits"
+        yield f"in practice: no published run on {sizes} is sharded as any plan that fits."
         return
     split = mesh_text(rival.mesh)
     if rival.mesh["pipe"] > 1:

@@ -106,7 +106,7 @@ class Group:
             )
 
 
-def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Choices) -> list[Form]:
+def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Fixed) -> list[Form]:
     """The forms of a group that the job's framework runs; those that the user fixed are kept."""
     forms = []
     for form in group.forms(config, job, fixed):

@@ -202,9 +202,7 @@ def rank(
     return replace(ranking, candidates=[usual, *slower], rival=fastest)
 
 
-def _fastest(
-    problem: Problem, fixed: Fixed, keep: int, exhaustive: bool, front: bool
-) -> Ranking:
+def _fastest(problem: Problem, fixed: Fixed, keep: int, exhaustive: bool, front: bool) -> Ranking:
     """Rank meshes by the time of their strategies, within practice or not; see `rank`."""
     try:
         ranking = _rank(*problem, fixed, keep, exhaustive, front)
