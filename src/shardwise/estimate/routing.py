@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from shardwise.arrays import Num
 from shardwise.formulas.experts import places_hit
 from shardwise.ops.collective import Price, ring_steps
 from shardwise.ops.einsum import Array
@@ -34,12 +35,16 @@ class SendOnce:
     n_groups: int = 1
     top_groups: int = 1
 
-    def copies(self, n: int) -> float:
+    def copies(self, n: Num) -> Num:
         """Mean number of places that a token is sent to, of `n` over which experts are divided.
 
         A token's groups lie in some of the places, and its experts in some of these.
         """
-        per_place = self.n_groups // n  # groups of a place; 0 if a group is in several places
+        if not isinstance(n, int | float):
+            import numpy as np
+
+            return np.array([self.copies(float(size)) for size in np.ravel(n)]).reshape(np.shape(n))
+        per_place = int(self.n_groups // n)  # groups of a place; 0 if a group is in several places
         if per_place == 0:
             reachable = n * self.top_groups / self.n_groups
         else:
@@ -49,7 +54,9 @@ class SendOnce:
 
 
 def send_once_price(span: Span, kind: SendOnce) -> Price:
-    """Price of one `SendOnce` AllToAll, per byte of the tokens on one chip.
+    """Price of one `SendOnce` AllToAll.
+
+    It joins the copies of all tokens that are sent: those of `kind.copies` for each token.
 
     Args:
         span: links between the chips over which the experts are sharded.
@@ -64,4 +71,5 @@ def send_once_price(span: Span, kind: SendOnce) -> Price:
             s_per_byte = kind.copies(destinations) * remote_share / tier.bytes_per_s
             inside = max(inside, s_per_byte * tier.is_node)
             outside = max(outside, s_per_byte * (not tier.is_node))
-    return Price(inside, 0.0, outside, *ring_steps("all_to_all", span))
+    joined = kind.copies(span.size) * span.size  # bytes, for each byte of the tokens on one chip
+    return Price(inside / joined, 0.0, outside / joined, *ring_steps("all_to_all", span))

@@ -57,7 +57,9 @@ def test_a_token_goes_once_to_a_place() -> None:
     span = Span(tiers=(Tier("node", 8, 450e9), Tier("scale-out", 8, 50e9)))
     # Between nodes: 5.25 of 8, of which an eighth stay; the network is slower than NVLink here.
     price = send_once_price(span, SendOnce(experts_per_token=8))
-    assert price.s_per_byte == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+    # Joined are the tokens of 64 chips, each sent to as many chips as have its experts.
+    joined = 64 * places_hit(64, 8)
+    assert price.s_per_byte * joined == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
 
 
 def test_a_token_goes_to_the_nodes_of_its_groups_only() -> None:

@@ -78,7 +78,8 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
         if priced.rates.fusion.send_once:
             groups = moe.routing.n_groups, moe.routing.top_groups
             send_once = SendOnce(experts_per_token=k, n_groups=groups[0], top_groups=groups[1])
-            joined_bytes = local_bytes
+            n_chips = shards(axes, mesh)
+            joined_bytes = local_bytes * send_once.copies(n_chips) * n_chips
         for phase in ("forward", "backward"):
             for name, tokens in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
                 yield priced.collective(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,11 @@ class FusionProfile:
     send_once: bool = False
     narrow_dispatch: bool = False
     ideal: bool = False
+
+    @property
+    def at_peak(self) -> FusionProfile:
+        """The profile of the roofline: the same bytes go to experts, and nothing else counts."""
+        return replace(IDEAL, send_once=self.send_once, narrow_dispatch=self.narrow_dispatch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -315,6 +315,8 @@ def _practice(plan: Plan) -> Iterator[str]:
     sizes = f"{practice.min_chips:,} to {practice.max_chips:,} chips"
     rival = practice.rival
     if not rival:
+        if plan.strategy.fixed or plan.strategy.most:
+            return  # the user's own choices
         yield f"in practice: no published run on {sizes} is sharded as any plan that fits."
         return
     split = mesh_text(rival.mesh)
@@ -337,6 +339,8 @@ def _practice(plan: Plan) -> Iterator[str]:
 def _alternatives(plan: Plan) -> Iterator[str]:
     """The best splits with other tensor sizes, except those that a reason already mentions."""
     mentioned = [reason.mesh for reason in plan.why if isinstance(reason, TensorSplit)]
+    if plan.practice and plan.practice.rival:
+        mentioned.append(plan.practice.rival.mesh)
     for other in plan.alternatives[:MAX_ALTERNATIVES]:
         if other.mesh not in mentioned:
             yield (

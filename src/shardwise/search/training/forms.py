@@ -14,7 +14,7 @@ from typing import Any
 from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
-from shardwise.search.training.framework_forms import runs, searched_schedules
+from shardwise.search.training.framework_forms import runs
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -86,7 +86,7 @@ class Group:
             options["zero"] = (1, 2)
             legal["zero"] = (0, 1, 2)
         if self.pipelined:
-            options["schedule"] = searched_schedules(job.framework)
+            options["schedule"] = schedules.searched()
             legal["schedule"] = schedules.names()
         for name in options:
             if name in fixed:

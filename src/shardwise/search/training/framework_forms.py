@@ -6,7 +6,6 @@ trainer of this package, except for what `runtime_limits` says.
 
 from __future__ import annotations
 
-from shardwise.strategy import schedules
 from shardwise.vocabulary import CONTEXT_KINDS
 
 SCHEDULES = {
@@ -39,9 +38,3 @@ def runs(framework: str, option: str, value: str) -> bool:
     """Whether a framework runs a value of `schedule` or `context_kind`; "" runs all."""
     tables = {"schedule": SCHEDULES, "context_kind": CONTEXT}
     return value in tables[option].get(framework, (value,))
-
-
-def searched_schedules(framework: str) -> tuple[str, ...]:
-    """Schedules that a search tries: those tried by default, and all that the framework runs."""
-    own = SCHEDULES.get(framework, ())
-    return tuple(name for name in schedules.names() if name in (*schedules.searched(), *own))

@@ -128,9 +128,9 @@ def evaluate(
         layout=layout,
         placement=step.placement,
         program=step.program,
-        peak=step.priced(),
+        peak=step.priced(fusion=profile.at_peak),
         time=step.time(cal, profile),
-        roofline=step.time(),
+        roofline=step.time(fusion=profile.at_peak),
         memory=memory_of(step),
     )
 
