@@ -163,7 +163,8 @@ def rank(
     step time. Cells whose bound is worse than the best strategies so far are skipped. If nothing
     fits and the user did not fix the number of loss chunks, the search is repeated with each of
     `LOSS_CHUNKS` until a strategy fits. If the runtime runs no strategy with the settings that the
-    user fixed, all strategies with these settings are searched.
+    user fixed, all strategies with these settings are searched, and always if the job names another
+    framework.
 
     Args:
         cal: the rates that the chip is expected to reach.
