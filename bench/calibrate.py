@@ -1,7 +1,8 @@
 """Fit the rates of training to all published runs; test the fit on groups that it leaves out.
 
-Writes `src/shardwise/estimate/calibration/training.toml`, and the predictions of each run without
-its group into `src/shardwise/validate/data/left_out.json`. Prints the errors: of the fit, of one
+Writes `src/shardwise/estimate/calibration/training.toml`, the predictions of each run without its
+group into `src/shardwise/validate/data/left_out.json`, and the layouts of the runs into
+`src/shardwise/search/training/practice.toml`. Prints the errors: of the fit, of one
 half of the groups predicted from the other half, and of each group, framework, chip and
 architecture predicted from all others. The last line is one JSON document.
 
@@ -16,6 +17,7 @@ import datetime
 import json
 import math
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,8 @@ import numpy as np
 from hierarchy import LEVELS, POWER, PRIORS, RATES, Fit, Hierarchy, Row
 
 from shardwise.errors import ShardwiseError
-from shardwise.estimate.calibration import architecture_of, training_fit
+from shardwise.estimate.calibration import architecture_of, power_ratio, training_fit
+from shardwise.search.training.practice import ROLES, SIZED_ROLES, PublishedLayout
 from shardwise.validate import Run, load
 from shardwise.validate.records.scoring import is_calibration_group
 from shardwise.validate.training.predict import layout_step_of
@@ -32,6 +35,7 @@ from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 
 PACKAGE = Path(__file__).parent.parent / "src/shardwise"
 COVERED = 0.8  # share of rows that an interval is to hold
+LAYOUT = "layout"  # label of the test that leaves out all runs sharded alike
 SMALLEST = 0.005  # effects below this are left out of the file
 MIN_GROUPS = 2  # of an architecture, chip or framework, for effects of its own in the file
 
@@ -39,8 +43,8 @@ MIN_GROUPS = 2  # of an architecture, chip or framework, for effects of its own 
 def gather() -> list[Row]:
     """Rows of core quality that the formulas support."""
     rows = []
-    for run in load():
-        if not isinstance(run, Run) or run.tier != "core" or run.quality == "C":
+    for run in core_runs():
+        if run.quality == "C":
             continue
         try:
             step = layout_step_of(run)
@@ -54,22 +58,53 @@ def gather() -> list[Row]:
             "chip": chip.name,
             "framework": "" if framework == UNKNOWN_FRAMEWORK else framework,
         }
-        log_power = math.log(watts_per_flop_s(run) / reference_power())
+        log_power = math.log(power_ratio(chip))
         row = Row(run.id, run.group, step, fusion_of(run), members, log_power, run.measured_step_s)
         rows.append(row)
     return rows
 
 
-def reference_power() -> float:
-    """Watts per FLOP/s to which those of a chip are compared: an H100's."""
-    return float(training_fit()["power"]["watts_per_flop_s"])
+def published_layouts(runs: Iterable[Run]) -> list[PublishedLayout]:
+    """Layouts of published runs, with the sizes of the machines that they ran on."""
+    runs_by_layout: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        sizes = run.layout.sizes
+        shards = (sizes[role] for role in SIZED_ROLES)
+        kinds = (run.system.chip.kind, run.config.is_moe, sizes["fsdp"] > 1)
+        key = (*kinds, *shards, run.layout.schedule)
+        runs_by_layout.setdefault(key, []).append(run)
+    layouts = []
+    for key, same in sorted(runs_by_layout.items()):
+        n_chips = [run.system.n_chips for run in same]
+        seq = min(run.job.seq for run in same)
+        layouts.append(PublishedLayout(*key, min(n_chips), max(n_chips), seq))
+    return layouts
 
 
-def watts_per_flop_s(run: Run) -> float:
-    """Power per peak 16-bit FLOP/s of a run's chip, or the reference if it is unknown."""
-    chip = run.system.chip
-    peak = chip.peak_flops_per_s.get("bf16") or chip.peak_flops_per_s.get("fp16")
-    return chip.power_w / peak if chip.power_w and peak else reference_power()
+def practice_document(layouts: Iterable[PublishedLayout]) -> str:
+    """Text of `practice.toml`."""
+    return "\n".join(
+        [
+            "# Layouts of published training runs, from their records by bench/calibrate.py.",
+            f"# {', '.join(PublishedLayout._fields)}",
+            "layouts = [",
+            *(f"  {json.dumps(layout)}," for layout in layouts),
+            "]\n",
+        ]
+    )
+
+
+def layout_label(row: Row) -> str:
+    """The roles of the mesh that a run shards."""
+    config, sizes = row.step.config, row.step.layout.sizes
+    return " ".join([str(config.is_moe), *(role for role in ROLES if sizes[role] > 1)])
+
+
+def core_runs() -> Iterator[Run]:
+    """Published runs of the core of the data."""
+    for run in load():
+        if isinstance(run, Run) and run.tier == "core":
+            yield run
 
 
 def summary(hierarchy: Hierarchy, predicted: Any, rows: Any) -> dict[str, float]:
@@ -90,6 +125,8 @@ def tests(hierarchy: Hierarchy, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
     everything = np.ones(len(rows), bool)
     first = np.array([is_calibration_group(row.group) for row in rows])
     predictions = {"fit": fit.predicted, "group": hierarchy.left_out(fit, [r.group for r in rows])}
+    labels = [layout_label(row) for row in rows]
+    predictions[LAYOUT] = hierarchy.left_out(fit, labels)
     for level in LEVELS:
         predictions[level] = hierarchy.left_out(fit, [r.members[level] for r in rows])
     statistics_by_test = {
@@ -105,14 +142,15 @@ def tests(hierarchy: Hierarchy, fit: Fit) -> tuple[dict[str, Any], dict[str, Any
 def spreads(hierarchy: Hierarchy, predictions: dict[str, Any]) -> dict[str, float]:
     """What is left out -> the factor less 1 that holds 80 % of the errors.
 
-    Without a framework, a chip or an architecture: by how much wider than without a group alone.
+    Without a framework, a chip, an architecture, or all layouts that shard the same roles: by how
+    much wider than without a group alone.
     """
     logs = {}
-    for name in ("group", *LEVELS):
+    for name in ("group", LAYOUT, *LEVELS):
         errors = np.abs(predictions[name] - hierarchy.measured)
         logs[name] = float(np.quantile(errors, COVERED))
     spread = {"group": math.expm1(logs["group"])}
-    for level in LEVELS:
+    for level in (*LEVELS, LAYOUT):
         wider = max(logs[level] ** 2 - logs["group"] ** 2, 0.0)
         spread[level] = math.expm1(math.sqrt(wider))
     return {name: round(value, 3) for name, value in spread.items()}
@@ -142,7 +180,7 @@ def document_of(hierarchy: Hierarchy, fit: Fit, spread: dict[str, float]) -> str
     lines += [
         "",
         "[power] # share of matmuls ~ (watts per peak FLOP/s) ^ exponent, relative to an H100",
-        f"watts_per_flop_s = {reference_power()}",
+        f"watts_per_flop_s = {present['power']['watts_per_flop_s']}",
         f"exponent = {exponent:.3f}",
         f"range = [{least:.3f}, {most:.3f}]",
     ]
@@ -184,6 +222,8 @@ def main() -> int:
         file = PACKAGE / "estimate/calibration/training.toml"
         file.write_text(document_of(hierarchy, fit, spread), encoding="utf-8")
         ratios = np.exp(predictions["group"] - hierarchy.measured)
+        file = PACKAGE / "search/training/practice.toml"
+        file.write_text(practice_document(published_layouts(core_runs())), encoding="utf-8")
         pairs = zip(hierarchy.rows, ratios, strict=True)
         left_out = {row.id: round(float(ratio), 4) for row, ratio in pairs}
         text = json.dumps(left_out, indent=0)

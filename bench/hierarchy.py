@@ -16,13 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.estimate.calibration import (
-    GPU_ONLY,
-    MATMUL_DTYPES,
-    MAX_SHARE,
-    SHARES,
-    Calibration,
-)
+from shardwise.estimate.calibration import MATMUL_DTYPES, Calibration, fields_of
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.run_variant import FusionProfile
 
@@ -148,8 +142,8 @@ class Hierarchy:
             shifted = {rate: np.full(len(RATES) + 1, logs[rate]) for rate in RATES}
             for j, rate in enumerate(RATES):
                 shifted[rate][j + 1] += DELTA
-            tpu = row.step.system.chip.kind != "gpu"
-            seconds = row.step.time(as_calibration(shifted, tpu=tpu), row.fusion).step_s
+            rates = as_calibration(shifted, row.step.system.chip.kind)
+            seconds = row.step.time(rates, row.fusion).step_s
             logs_s = np.log(np.broadcast_to(np.asarray(seconds, float), len(RATES) + 1))
             predicted[i] = logs_s[0]
             slopes = (logs_s[1:] - logs_s[0]) / DELTA
@@ -225,15 +219,10 @@ class Hierarchy:
         return total, sum(block[2] for block in blocks), blocks
 
 
-def as_calibration(logs: Mapping[str, Any], *, tpu: bool) -> Calibration:
+def as_calibration(logs: Mapping[str, Any], kind: str) -> Calibration:
     """A calibration with rates whose logarithms are given; arrays for many at once."""
-    values = {rate: np.exp(log) for rate, log in logs.items()}
-    for rate in SHARES:
-        values[rate] = np.minimum(values[rate], MAX_SHARE)
-    for rate in GPU_ONLY:
-        values[rate] = values[rate] * (not tpu)
-    matmuls = {dtype: values.pop(dtype) for dtype in MATMUL_DTYPES}
-    return Calibration(name="fit", matmuls=matmuls, **values)
+    rates = {rate: np.exp(log) for rate, log in logs.items()}
+    return Calibration(name="fit", **fields_of(rates, kind))
 
 
 def _prior_sd(level: str, rate: str) -> float:

@@ -62,5 +62,5 @@ NO_SCHEDULE = "none"  # the schedule of a layout without a pipeline
 UNKNOWN_FRAMEWORK = "unknown"
 FRAMEWORKS = (
     "megatron", "nemo", "torchtitan", "maxtext", "nanotron", "deepspeed", "megatron-deepspeed",
-    "llm-foundry", "automodel", UNKNOWN_FRAMEWORK,
+    "llm-foundry", "automodel", "hai-llm", UNKNOWN_FRAMEWORK,
 )  # fmt: skip

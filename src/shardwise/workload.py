@@ -104,6 +104,7 @@ class Train:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
         if self.remat not in REMAT_WORDS:
             raise UnknownName("remat policy", self.remat, REMAT_WORDS)
+        object.__setattr__(self, "framework", self.framework.lower())
         if self.framework and self.framework not in FRAMEWORKS:
             raise UnknownName("framework", self.framework, FRAMEWORKS)
         for option, words, legal_words in (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shardwise.search.training.practice import published_layouts
 from shardwise.validate import Run, load
 from tests.benches import imported
 
@@ -74,3 +75,13 @@ def test_data_narrow_the_deviations(few: tuple[ModuleType, ModuleType, Any, Any]
     deviations = levels.standard_deviations(fit)
     assert (deviations <= levels.prior_sd * 1.0001).all()
     assert deviations[levels.position["all", "", "bf16"]] < 0.8 * hierarchy.PRIORS["bf16"][1]
+
+
+def test_the_file_of_practice_is_that_of_the_records() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        (calibrate,) = imported(patch, "calibrate")
+        layouts = calibrate.published_layouts(calibrate.core_runs())
+        assert list(published_layouts()) == layouts
+        assert tomllib.loads(calibrate.practice_document(layouts))["layouts"] == [
+            list(layout) for layout in layouts
+        ]

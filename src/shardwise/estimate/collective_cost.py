@@ -110,7 +110,7 @@ class CollectiveCost:
 
 def _price(kind: Kind, span: Span) -> Price:
     if isinstance(kind, SendOnce):
-        return send_once_price(span, kind.experts_per_token)
+        return send_once_price(span, kind)
     return collective.price(kind, span)
 
 

@@ -242,10 +242,12 @@ class Chip:
         value = self.peak_flops_per_s.get(dtype_name(dtype))
         if value is not None:
             return value
+        half = next((d for d in ("bf16", "fp16") if d in self.peak_flops_per_s), "")
+        hint = f" Choose --dtype {half}." if half else ""
         peaks = [f"{d} {show_value(v, 'FLOP/s')}" for d, v in self.peak_flops_per_s.items()]
         raise UnknownFigure(
             f"{self.name} has no figure for the dense peak at {dtype}. "
-            f"Known: {', '.join(peaks) or 'nothing'}."
+            f"Known: {', '.join(peaks) or 'nothing'}.{hint}"
         )
 
     @property

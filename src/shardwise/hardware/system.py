@@ -25,9 +25,13 @@ OVERRIDES = {
     "dcn": "dcn.bandwidth",
     "pcie": "pcie.bandwidth",
     "price": "price.chip_hour",
+    "power": "power.chip",
 }
 QUANTITIES = ("B", "B/s", "FLOP/s", "s", "Hz", "W", "USD/h")  # units of figures with other values
 FIGURE_HINT = "Or a figure of shardwise hw CHIP by its name, as core.clock=1.5GHz."
+
+# Least share of a rack that is used: a job of fewer GPUs of each would be placed on fewer racks.
+LEAST_OF_RACK = 0.5
 
 _COUNT = re.compile(r"[0-9]+(?:x[0-9]+)*")
 
@@ -189,7 +193,7 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
         )
     domain = n_chips
     if chip.node:
-        domain = chip.node.n_gpus
+        domain = _domain(chip.node.n_gpus, chip.chips_per_host or chip.node.n_gpus, n_chips)
     elif n_chips > 1 and chip.kind == "gpu":
         raise BadShape(
             f"{chip.name}:{n_chips} has no links: no public source says how several "
@@ -197,6 +201,23 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
             "(docs/hardware.md)."
         )
     return Switched(n_gpus=n_chips, domain=domain)
+
+
+def _domain(rack: int, host: int, n_chips: int) -> int:
+    """GPUs of each domain: all of a node; of a rack, as many in each of as few racks as possible.
+
+    Jobs on racks of 72 leave some hosts of each rack free, so that all racks hold a power of two.
+
+    Args:
+        rack: most GPUs of a domain.
+        host: GPUs of a host, which is used as a whole.
+    """
+    if n_chips <= rack or host >= rack:
+        return rack
+    for n_racks in range(-(-n_chips // rack), int(n_chips / (LEAST_OF_RACK * rack)) + 1):
+        if n_chips % (n_racks * host) == 0:
+            return n_chips // n_racks
+    return rack
 
 
 def _without_size(chip: Chip) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 
-from shardwise.errors import BadFile, ShardwiseError
+from shardwise.errors import BadFile, BadInput, ShardwiseError
 from shardwise.estimate.calibration import (
     MEASURED,
     PEAK,
@@ -30,12 +30,17 @@ from shardwise.workload import Train
 
 def planned_hardware(system: System) -> PlannedHardware:
     """Make the entry of a machine in a plan."""
+    topology = system.topology
+    gpus_per_node = None
+    if not isinstance(topology, Torus):
+        gpus_per_node = min(topology.domain, topology.n_gpus)
     return PlannedHardware(
         name=system.name,
         chip=system.chip.name,
         topology=topology_text(system),
         slices=system.n_slices,
         n_chips=system.n_chips,
+        gpus_per_node=gpus_per_node,
         as_of=system.chip.as_of,
         figures=figures_of(system.chip),
     )
@@ -45,7 +50,11 @@ def topology_text(system: System) -> str:
     """Describe a topology: `torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
     topology = system.topology
     if not isinstance(topology, Torus):
-        return f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
+        text = f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
+        node = system.chip.node
+        if node and topology.n_nodes > 1 and topology.domain < node.n_gpus:
+            text += f" of {node.n_gpus}"
+        return text
     wrapped = [axis for axis, wraps in zip("xyzw", topology.wrapped, strict=False) if wraps]
     if not wrapped:
         return f"torus {topology}, no axis wraps"
@@ -94,7 +103,15 @@ def rates_of(system: System, job: Train, *, peak: bool) -> Calibration:
 
     Own runs on the chip correct its calibrated rates; the file of a measured machine has them
     corrected already.
+
+    Raises:
+        BadInput: peak rates of a framework.
     """
+    if peak and job.framework:
+        raise BadInput(
+            f"peak rates are those of the chip, whatever the framework: {job.framework} does not "
+            "reach them. Leave out the framework, or --peak."
+        )
     if peak:
         return PEAK
     chip = system.chip

@@ -73,7 +73,7 @@ def _tree(system: System) -> FatTree | None:
     if isinstance(topology, Torus) or topology.n_nodes == 1:
         return None
     try:
-        return fat_tree(system.chip, topology.n_gpus)
+        return fat_tree(system.chip, topology.n_nodes * int(system.chip.need("node.gpus")))
     except UnknownFigure:
         return None
 
@@ -108,7 +108,10 @@ def _topology(system: System) -> Iterator[tuple[str, str]]:
             rate = show_value(chip.ici.link_bytes_per_s_one_way, "B/s")
             yield "link", f"{rate} one way"
         return
-    yield "nodes", f"{topology.n_nodes:,} of {_gpus_per_node(topology)}"
+    partly = ""
+    if chip.node and topology.n_nodes > 1 and topology.domain < chip.node.n_gpus:
+        partly = f", of the {chip.node.n_gpus} of each rack"
+    yield "nodes", f"{topology.n_nodes:,} of {_gpus_per_node(topology)}{partly}"
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
         rate = show_value(chip.node.bytes_per_s_per_gpu_one_way, "B/s")
         yield "in a node", f"{rate} a GPU, one way"

@@ -20,11 +20,14 @@ class Fixed(Mapping[str, Value]):
         chosen: (name, value) of each fixed mesh role or option, in the order of the input.
         max_sizes: (mesh role, largest size that the search may try).
         any_layout: whether the search may choose a layout that the runtime does not run.
+        in_practice: pipeline schedules of a search that is limited to layouts within practice; None
+            to search all.
     """
 
     chosen: tuple[tuple[str, Value], ...] = ()
     max_sizes: tuple[tuple[str, int], ...] = ()
     any_layout: bool = False
+    in_practice: frozenset[str] | None = None
 
     def __getitem__(self, name: str) -> Value:
         return dict(self.chosen)[name]

@@ -13,7 +13,7 @@ from shardwise.estimate.kernels import (
     tiled_keys,
     warp_efficiency,
 )
-from shardwise.estimate.routing import send_once_price
+from shardwise.estimate.routing import SendOnce, send_once_price
 from shardwise.formulas.experts import places_hit
 from shardwise.strategy.span import Span, Tier
 
@@ -56,7 +56,24 @@ def test_power() -> None:
 def test_a_token_goes_once_to_a_place() -> None:
     span = Span(tiers=(Tier("node", 8, 450e9), Tier("scale-out", 8, 50e9)))
     # Between nodes: 5.25 of 8, of which an eighth stay; the network is slower than NVLink here.
-    assert send_once_price(span, 8).s_per_byte == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+    price = send_once_price(span, SendOnce(experts_per_token=8))
+    # Joined are the tokens of 64 chips, each sent to as many chips as have its experts.
+    joined = 64 * places_hit(64, 8)
+    assert price.s_per_byte * joined == pytest.approx(places_hit(8, 8) * 7 / 8 / 50e9)
+
+
+def test_a_token_goes_to_the_nodes_of_its_groups_only() -> None:
+    """DeepSeek-V3: 8 experts of 256, from 4 of 8 groups of 32 (arXiv 2412.19437, section 2.1.2)."""
+    limited = SendOnce(experts_per_token=8, n_groups=8, top_groups=4)
+    # A group on each of 8 nodes: the experts are on 4 of them at most.
+    assert limited.copies(8) == pytest.approx(places_hit(4, 8))
+    # Two groups on each of 4 nodes: a node is left out if both of its groups are, 15 times in 70.
+    assert limited.copies(4) == pytest.approx(places_hit(4 * 55 / 70, 8))
+    # Groups over 8 chips each: half of the 64 chips can be reached.
+    assert limited.copies(64) == pytest.approx(places_hit(32, 8))
+    free = SendOnce(experts_per_token=8)
+    for n in (2, 4, 8, 16, 64):
+        assert limited.copies(n) < free.copies(n) == pytest.approx(places_hit(n, 8))
 
 
 def test_more_exponentials_speed_attention_up_where_they_are_what_it_waits_for() -> None:

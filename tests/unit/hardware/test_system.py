@@ -51,6 +51,11 @@ def test_topologies() -> None:
     assert isinstance(parse_system("v5e:4x4").topology, Torus)
     assert parse_system("h100:64").topology == Switched(n_gpus=64, domain=8)
     assert parse_system("gb200:144").topology == Switched(n_gpus=144, domain=72)
+    # Racks that are partly used: as few as possible, the same hosts of 4 in each.
+    for n_gpus, domain in ((256, 64), (128, 64), (1024, 64), (160, 40), (216, 72), (64, 72)):
+        assert parse_system(f"gb200:{n_gpus}").topology == Switched(n_gpus=n_gpus, domain=domain)
+    with pytest.raises(BadShape, match=r"do not fill domains of 72.* Nearest: 72, 144"):
+        parse_system("gb200:76")  # 38 GPUs of a rack are no whole hosts; 4 of 19 racks no machine
     # Nothing is known of how a machine's own devices are joined: one domain.
     assert parse_system("cpu:8").topology == Switched(n_gpus=8, domain=8)
 

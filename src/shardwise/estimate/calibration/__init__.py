@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from shardwise import units
-from shardwise.arrays import Num
+from shardwise.arrays import Num, minimum
 from shardwise.hardware import Chip, chip_names
 from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 
@@ -153,19 +153,21 @@ def calibration(chip: Chip, framework: str = UNKNOWN_FRAMEWORK) -> Calibration:
 
 
 def power_per_flop(chip: Chip) -> float:
+    """`power_ratio` of a chip, or beyond the chips that have runs that of the nearest of them."""
+    lowest, highest = training_fit()["power"]["range"]
+    return float(min(max(power_ratio(chip), lowest), highest))
+
+
+def power_ratio(chip: Chip) -> float:
     """Power per peak 16-bit FLOP/s, relative to an H100's; 1 if it is unknown.
 
-    Boards with more power for the same peak sustain a larger share of it. Beyond the chips that
-    have runs (B200 to A100), it is that of the nearest of them.
+    Boards with more power for the same peak sustain a larger share of it.
     """
     peaks = chip.peak_flops_per_s
     peak = peaks.get("bf16") or peaks.get("fp16")
     if not (chip.power_w and peak):
         return 1.0
-    power = training_fit()["power"]
-    lowest, highest = power["range"]
-    ratio = chip.power_w / peak / power["watts_per_flop_s"]
-    return float(min(max(ratio, lowest), highest))
+    return float(chip.power_w / peak / training_fit()["power"]["watts_per_flop_s"])
 
 
 @functools.cache
@@ -179,18 +181,26 @@ def _calibration(chip: str, kind: str, power: float, framework: str) -> Calibrat
     for level, member in levels:
         for name, (factor, _) in fit[level].get(member, {}).items():
             values[name] *= factor
-    for name in SHARES:
-        values[name] = min(values[name], MAX_SHARE)
-    for name in GPU_ONLY:
-        values[name] *= kind == "gpu"
     return Calibration(
         name=_name(fit, chip, architecture, kind),
         as_of=fit["as_of"],
         source=fit["source"],
-        matmuls={dtype: values.pop(dtype) for dtype in MATMUL_DTYPES},
         spread=_spread(fit, chip, architecture, framework),
-        **values,
+        **fields_of(values, kind),
     )
+
+
+def fields_of(rates: Mapping[str, Num], kind: str) -> dict[str, Any]:
+    """Fields of a `Calibration` with fitted rates, or arrays of them, on a kind of chip.
+
+    Shares are capped at what kernels reach, and only GPUs launch kernels one by one.
+    """
+    fields: dict[str, Any] = dict(rates)
+    for name in SHARES:
+        fields[name] = minimum(fields[name], MAX_SHARE)
+    for name in GPU_ONLY:
+        fields[name] = fields[name] * (kind == "gpu")
+    return {"matmuls": {dtype: fields.pop(dtype) for dtype in MATMUL_DTYPES}, **fields}
 
 
 def _name(fit: dict[str, Any], chip: str, architecture: str, kind: str) -> str:
@@ -211,6 +221,12 @@ def _spread(fit: dict[str, Any], chip: str, architecture: str, framework: str) -
     elif chip not in fit["chip"]:
         logs.append(math.log1p(spreads["chip"]))
     return math.expm1(math.hypot(*logs))
+
+
+def spread_outside_practice(spread: float) -> float:
+    """Spread of a layout whose parallelisms no published run combines."""
+    wider = training_fit()["spread"]["layout"]
+    return math.expm1(math.hypot(math.log1p(spread), math.log1p(wider)))
 
 
 def architecture_of(chip: str) -> str:

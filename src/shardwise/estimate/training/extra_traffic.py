@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
@@ -19,6 +20,8 @@ from shardwise.ops.program import Transfer
 
 # Names of the latent input and output of experts. Shared experts do not use them.
 LATENT_RESIDUAL = ("cx", "cy")
+# Bytes of an element of a token that is sent in 8 bits: each 128 have a scale in fp32.
+NARROW_BYTES = 1 + 4 / 128
 DISPATCH = "moe.dispatch"
 COMBINE = "moe.combine"
 
@@ -73,8 +76,10 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
         send_once = None
         joined_bytes = local_bytes * k * shards(axes, mesh)
         if priced.rates.fusion.send_once:
-            send_once = SendOnce(experts_per_token=k)
-            joined_bytes = local_bytes
+            groups = moe.routing.n_groups, moe.routing.top_groups
+            send_once = SendOnce(experts_per_token=k, n_groups=groups[0], top_groups=groups[1])
+            n_chips = shards(axes, mesh)
+            joined_bytes = local_bytes * send_once.copies(n_chips) * n_chips
         for phase in ("forward", "backward"):
             for name, tokens in ((DISPATCH, "tokens to their experts"), (COMBINE, "tokens back")):
                 yield priced.collective(
@@ -87,7 +92,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
                     axes=axes,
                     description=tokens if phase == "forward" else f"gradients of {tokens}",
                     count=n_layers,
-                    joined_bytes=joined_bytes,
+                    joined_bytes=joined_bytes * _dispatch_share(priced, name, phase),
                 )
         if whole_experts and not layout.sequence_parallel and not moe.d_ff_shared:
             yield from _residual_gathers(priced, n_layers, token_bytes)
@@ -95,6 +100,18 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
             copies = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
             count = where(mesh["expert"] > 1, n_layers, 0)
             yield from _tensor_gathers(priced, count, local_bytes * k * copies)
+
+
+def _dispatch_share(priced: PricedLayout, name: str, phase: str) -> float:
+    """Bytes of a token on its way to experts, or from them, relative to its activations.
+
+    With `narrow_dispatch`, tokens and gradients go to the experts in 8 bits with a scale for each
+    block of 128, and come back in 16 bits (DeepSeek-V3, section 3.3.3).
+    """
+    job = priced.job
+    to_experts = (name == DISPATCH) == (phase == "forward")
+    is_narrow = priced.rates.fusion.narrow_dispatch and units.bytes_per_element(job.compute) <= 1
+    return NARROW_BYTES / job.activation_bytes if is_narrow and to_experts else 1.0
 
 
 def _remat_part(name: str, phase: str) -> str:

@@ -20,11 +20,16 @@ from shardwise.workload import Train
 # - Composer's default (backward_prefetch BACKWARD_POST) gathers the weights of a layer after the
 #   backward pass of the layer before it;
 # - nanotron's FP32GradientAccumulator adds gradients in a hook. Megatron has
-#   gradient_accumulation_fusion.
+#   gradient_accumulation_fusion;
+# - Megatron Core's flex dispatcher and NeMo AutoModel send tokens by DeepEP or HybridEP; HAI-LLM,
+#   the framework of DeepSeek, in 8 bits (DeepSeek-V3, arXiv 2412.19437, sections 3.2.2, 3.3.3).
 _PROFILES = {
     "torchtitan": FusionProfile(warp_attention=True),
     "llm-foundry": FusionProfile(warp_attention=True, fused=False, backward_prefetch=False),
-    "automodel": FusionProfile(fused=False),
+    "megatron": FusionProfile(send_once=True),
+    "nemo": FusionProfile(send_once=True),
+    "automodel": FusionProfile(fused=False, send_once=True),
+    "hai-llm": FusionProfile(send_once=True, narrow_dispatch=True),
     "deepspeed": FusionProfile(fused=False),
     "megatron-deepspeed": FusionProfile(fused=False, flash=False, fused_gradient_add=False),
     "nanotron": FusionProfile(fused_gradient_add=False),

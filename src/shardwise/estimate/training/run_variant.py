@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class FusionProfile:
             one; 1 if a graph holds the whole step.
         send_once: whether a token is sent once to each chip and node that has its experts, rather
             than once to each expert.
+        narrow_dispatch: whether tokens are sent to experts in 8 bits if the job computes in 8 bits.
         ideal: whether only matmuls and collectives count: element-wise steps take no time, and the
             backward pass does not recompute scores.
     """
@@ -39,7 +40,13 @@ class FusionProfile:
     backward_prefetch: bool = True
     captured: float = 0.0
     send_once: bool = False
+    narrow_dispatch: bool = False
     ideal: bool = False
+
+    @property
+    def at_peak(self) -> FusionProfile:
+        """The profile of the roofline: the same bytes go to experts, and nothing else counts."""
+        return replace(IDEAL, send_once=self.send_once, narrow_dispatch=self.narrow_dispatch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

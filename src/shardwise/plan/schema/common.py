@@ -43,6 +43,7 @@ class PlannedHardware:
     Args:
         topology: the network in words: `torus 4x4, all axes wrap`.
         as_of: date of the chip's data.
+        gpus_per_node: GPUs that the machine has in each node or rack; None on a torus.
         figures: path in the chip's file -> the value that the plan used, SI units.
     """
 
@@ -53,6 +54,7 @@ class PlannedHardware:
     n_chips: int
     as_of: str
     figures: dict[str, float]
+    gpus_per_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,11 +210,45 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RivalLayout:
+    """A layout between which and the plan's published runs decide: see `Practice`.
+
+    Args:
+        virtual: chunks of layers on a stage.
+        step_s: expected seconds of a step.
+    """
+
+    mesh: dict[str, int]
+    schedule: str
+    virtual: int
+    zero: int
+    remat: str
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """Whether published runs of a similar size shard a model as the plan does.
+
+    Args:
+        within: whether they do.
+        min_chips, max_chips: sizes of machines that count as similar.
+        rival: if they do, a layout that they do not use and that is faster by less than predictions
+            can tell; if they do not, the fastest layout that they use. None if there is none.
+    """
+
+    within: bool
+    min_chips: int
+    max_chips: int
+    rival: RivalLayout | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(PlanDocument):
     """A strategy to train a model on a machine, with its predicted numbers and its reasons.
 
     `plan.estimate` holds the numbers; `plan.step`, `plan.memory` and `plan.cost` are shortcuts into
-    it.
+    it. `practice` is None for a layout that was given, and where no published run can be compared.
     """
 
     workload: PlannedWork
@@ -224,6 +258,7 @@ class Plan(PlanDocument):
     why: tuple[Reason, ...]
     alternatives: tuple[Alternative, ...]
     xla_flags: tuple[XlaFlag, ...] = ()
+    practice: Practice | None = None
 
     @property
     def layout(self) -> Layout:

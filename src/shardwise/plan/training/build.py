@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import NoStrategy, NotDivisible, raise_all
-from shardwise.estimate.calibration import Calibration
+from shardwise.estimate.calibration import Calibration, spread_outside_practice
 from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.formulas import cost
@@ -32,6 +33,7 @@ from shardwise.search.given import NOTHING_FIXED, Choices, Fixed
 from shardwise.search.training import rank
 from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
+from shardwise.search.training.practice import SCALE, is_known, layout_in_practice
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.strategy.mesh import Mesh, place
@@ -82,7 +84,36 @@ def search(
     if not candidates[0].fits:
         raise refusals.does_not_fit(model, system, job, choices, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
-    return [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
+    plans = [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
+    if not is_known(system, rates):
+        return plans
+    rivals = [ranking.rival, *[None] * n]  # of the best plan alone
+    return [
+        replace(plan, practice=_practice(model, system, job, c.layout, rival))
+        for plan, c, rival in zip(plans, fitting, rivals, strict=False)
+    ]
+
+
+def _practice(
+    model: ModelConfig, system: System, job: Train, layout: Layout, rival: Candidate | None
+) -> training.Practice:
+    """Whether a layout is within practice, and the rival of the search's best."""
+    layout_of_rival = None
+    if rival:
+        layout_of_rival = training.RivalLayout(
+            mesh=rival.mesh.sizes,
+            schedule=rival.layout.schedule,
+            virtual=rival.layout.virtual,
+            zero=rival.layout.zero,
+            remat=rival.layout.policy,
+            step_s=float(rival.time.step_s),
+        )
+    return training.Practice(
+        within=layout_in_practice(model, system, job, layout),
+        min_chips=max(1, system.n_chips // SCALE),
+        max_chips=system.n_chips * SCALE,
+        rival=layout_of_rival,
+    )
 
 
 def evaluate(
@@ -238,7 +269,7 @@ def _estimate(
         comm_s=nonzero(chosen.roofline.traffic_s),
         exposed_comm_s=sum(float(seconds) for seconds in time.comm_s.values()),
         expected_s=reasons.step_parts(chosen),
-        rates=rates_used(rates),
+        rates=rates_used(_with_spread(model, system, job, rates, chosen.layout)),
         bubble_fraction=float(time.bubble_s) / step_s,
         mfu=mfu(flops, step_s, n_chips, peak),
         tokens_per_s=job.tokens_per_step / step_s,
@@ -249,6 +280,15 @@ def _estimate(
         joules=_energy_j(run["run_s"], system),
         at_mfu=_at_mfu(flops, system, job),
     )
+
+
+def _with_spread(
+    model: ModelConfig, system: System, job: Train, rates: Calibration, layout: Layout
+) -> Calibration:
+    """The rates, with a wider spread if no published run is sharded as the layout is."""
+    if not is_known(system, rates) or layout_in_practice(model, system, job, layout):
+        return rates
+    return replace(rates, spread=spread_outside_practice(rates.spread))
 
 
 def _at_mfu(flops: float, system: System, job: Train) -> training.AtMfu:

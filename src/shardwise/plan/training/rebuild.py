@@ -10,6 +10,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.search.given import fixed_of
 from shardwise.search.training.problem import Case
 from shardwise.strategy.mesh import place
+from shardwise.workload import Train
 
 
 def rebuild(plan: Plan) -> Case:
@@ -25,6 +26,8 @@ def rebuild(plan: Plan) -> Case:
         model = model_of(plan.model.architecture)
     with errors_at("$.hardware"):
         system = system_of(plan.hardware)
+    with errors_at("$.workload.framework"):
+        Train(batch=1, seq=1, framework=plan.workload.framework)
     with errors_at("$.workload or $.strategy.precision"):
         job = plan.job
     with errors_at("$.strategy"):

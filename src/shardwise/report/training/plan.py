@@ -57,7 +57,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
             *_not_trained(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
-            *label_first("next", _alternatives(plan)),
+            *label_first("next", [*_practice(plan), *_alternatives(plan)]),
         ]
     )
     if verbose:
@@ -79,12 +79,21 @@ def headline(plan: Plan) -> str:
     split = f"One chip{strategy_text(plan)}"
     if plan.hardware.n_chips > 1:
         mesh = mesh_text(plan.strategy.mesh)
-        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}"
+        split = f"{mesh}{strategy_text(plan)} on {chips(plan.hardware.n_chips)}{_racks(plan)}"
     return (
         f"{refusal}{bound_name(plan.estimate.bound)}-bound. {split}. "
         f"One step = {units.show_count(work.tokens_per_step)} tokens "
         f"({work.batch:,} sequences × {work.seq:,})."
     )
+
+
+def _racks(plan: Plan) -> str:
+    """The part of each rack that is used, if several are and not as a whole: `, 64 per rack`."""
+    hardware = plan.hardware
+    n_gpus = hardware.gpus_per_node
+    if not n_gpus or n_gpus == hardware.n_chips or n_gpus == hardware.figures.get("node.gpus"):
+        return ""
+    return f", {n_gpus} per rack"
 
 
 def strategy_text(plan: Plan) -> str:
@@ -254,6 +263,8 @@ def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
     cause = "no plan that it runs has the given choices"
     if plan.strategy.any_layout:
         cause = "--any-layout admits it"
+    elif plan.workload.framework not in ("", UNKNOWN_FRAMEWORK):
+        cause = f"the plan is for {plan.workload.framework}"
     yield "train", f"The trainer does not run {listed(names)}; {cause}."
 
 
@@ -296,9 +307,40 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
             yield reason_text(reason)
 
 
+def _practice(plan: Plan) -> Iterator[str]:
+    """The plan's rival, where published runs shard one of both and not the other."""
+    practice = plan.practice
+    if not practice or (practice.within and not practice.rival):
+        return
+    sizes = f"{practice.min_chips:,} to {practice.max_chips:,} chips"
+    rival = practice.rival
+    if not rival:
+        if plan.strategy.fixed or plan.strategy.most:
+            return  # the user's own choices
+        yield f"in practice: no published run on {sizes} is sharded as any plan that fits."
+        return
+    split = mesh_text(rival.mesh)
+    if rival.mesh["pipe"] > 1:
+        chunks = f" ×{rival.virtual}" if rival.virtual > 1 else ""
+        split += f" ({rival.schedule}{chunks})"
+    change = abs(rival.step_s / plan.step.expected - 1)
+    if practice.within:
+        yield (
+            f"outside practice: {split}: expected {duration(rival.step_s)}, {percent(change)} "
+            f"less. No published run on {sizes} is sharded so, and predictions are not that exact."
+        )
+    else:
+        yield (
+            f"in practice: {split}: expected {duration(rival.step_s)}, {percent(change)} more. No "
+            f"published run on {sizes} is sharded as this plan is."
+        )
+
+
 def _alternatives(plan: Plan) -> Iterator[str]:
     """The best splits with other tensor sizes, except those that a reason already mentions."""
     mentioned = [reason.mesh for reason in plan.why if isinstance(reason, TensorSplit)]
+    if plan.practice and plan.practice.rival:
+        mentioned.append(plan.practice.rival.mesh)
     for other in plan.alternatives[:MAX_ALTERNATIVES]:
         if other.mesh not in mentioned:
             yield (

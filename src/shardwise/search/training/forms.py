@@ -106,10 +106,13 @@ class Group:
             )
 
 
-def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Choices) -> list[Form]:
+def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Fixed) -> list[Form]:
     """The forms of a group that the job's framework runs; those that the user fixed are kept."""
     forms = []
     for form in group.forms(config, job, fixed):
+        is_limited = fixed.in_practice is not None and group.pipelined
+        if is_limited and form.schedule not in (fixed.in_practice or ()):
+            continue
         schedule_runs = "schedule" in fixed or not group.pipelined
         context_runs = "context_kind" in fixed or not group.context_parallel
         if (schedule_runs or runs(job.framework, "schedule", form.schedule)) and (

@@ -18,6 +18,7 @@ SCHEDULES = {
     "megatron-deepspeed": ("gpipe", "1f1b"),
     "llm-foundry": (),
     "automodel": ("gpipe", "1f1b", "interleaved"),
+    "hai-llm": ("1f1b", "dualpipe"),
 }
 CONTEXT = {
     "megatron": CONTEXT_KINDS,
@@ -29,6 +30,7 @@ CONTEXT = {
     "megatron-deepspeed": (),
     "llm-foundry": (),
     "automodel": ("gather", "ring"),
+    "hai-llm": (),
 }
 
 

@@ -21,13 +21,14 @@ from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import NOTHING_FIXED, Fixed
-from shardwise.search.training import bound
+from shardwise.search.training import bound, practice
 from shardwise.search.training.best import Best, groups
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
 from shardwise.search.training.forms import framework_forms
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
+from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import Train
 
 # Minimum number of meshes that a ranking has; a plan takes its reasons and alternatives from them.
@@ -38,6 +39,7 @@ CACHED_SEARCHES = 32  # number of cached results, so that explaining a plan does
 # Sort key of candidates, the best first: (False, expected step seconds, upper bound of the seconds)
 # if the candidate fits in memory, (True, bytes of memory, 0) if not.
 Score = tuple[bool, float, float]
+Problem = tuple[ModelConfig, System, Train, Calibration]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +84,15 @@ class Ranking:
         n_strategies: number of legal strategies that were evaluated.
         n_fitting: number of those that fit in memory.
         front: the Pareto front of step time and memory, fastest first; empty unless requested.
+        rival: if the first candidate is within practice, the faster strategy that is not and over
+            which it was taken; if it is not, the best one within practice. None if there is none.
     """
 
     candidates: list[Candidate]
     n_strategies: int
     n_fitting: int
     front: list[Candidate] = field(default_factory=list)
+    rival: Candidate | None = None
 
 
 def score(fits: bool, expected: float, upper: float, n_bytes: float) -> Score:
@@ -123,9 +128,9 @@ def evaluate(
         layout=layout,
         placement=step.placement,
         program=step.program,
-        peak=step.priced(),
+        peak=step.priced(fusion=profile.at_peak),
         time=step.time(cal, profile),
-        roofline=step.time(),
+        roofline=step.time(fusion=profile.at_peak),
         memory=memory_of(step),
     )
 
@@ -151,11 +156,15 @@ def rank(
 ) -> Ranking:
     """Rank meshes by their best strategy, best first.
 
+    The best strategy is the fastest one, unless one within practice (`practice`) takes hardly
+    longer. Strategies that are faster than the best one are left out of the candidates then.
+
     Cells (mesh, placement, microbatch size) are evaluated in the order of a lower bound of their
     step time. Cells whose bound is worse than the best strategies so far are skipped. If nothing
     fits and the user did not fix the number of loss chunks, the search is repeated with each of
     `LOSS_CHUNKS` until a strategy fits. If the runtime runs no strategy with the settings that the
-    user fixed, all strategies with these settings are searched.
+    user fixed, all strategies with these settings are searched, and always if the job names another
+    framework.
 
     Args:
         cal: the rates that the chip is expected to reach.
@@ -171,6 +180,31 @@ def rank(
         NoStrategy: no strategy is legal.
     """
     problem = (config, system, job, cal)
+    if job.framework not in ("", UNKNOWN_FRAMEWORK):  # the limits are those of this trainer
+        fixed = replace(fixed, any_layout=True)
+    ranking = _fastest(problem, fixed, keep, exhaustive, front)
+    fastest = ranking.candidates[0]
+    if front or not fastest.fits or not practice.is_known(system, cal):
+        return ranking
+    if practice.layout_in_practice(config, system, job, fastest.layout):
+        return ranking
+    schedules = practice.schedules_in_practice(config, system)
+    try:
+        limited = replace(fixed, in_practice=schedules)
+        usual = _fastest(problem, limited, 1, exhaustive, False).candidates[0]
+    except NoStrategy:
+        return ranking
+    if not usual.fits:
+        return ranking
+    usual_s = float(usual.time.step_s)
+    if usual_s > (1 + practice.SAME_STEP) * float(fastest.time.step_s):
+        return replace(ranking, rival=usual)
+    slower = [c for c in ranking.candidates if c.mesh != usual.mesh and c.rank >= usual.rank]
+    return replace(ranking, candidates=[usual, *slower], rival=fastest)
+
+
+def _fastest(problem: Problem, fixed: Fixed, keep: int, exhaustive: bool, front: bool) -> Ranking:
+    """Rank meshes by the time of their strategies, within practice or not; see `rank`."""
     try:
         ranking = _rank(*problem, fixed, keep, exhaustive, front)
     except NoStrategy:
@@ -298,6 +332,11 @@ def _blocks(
     all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
+    if fixed.in_practice is not None:
+        usual = practice.is_in_practice(config, system, job, all_cells.sizes)
+        if not usual.any():
+            raise NoStrategy("no mesh is within practice.")
+        all_cells = all_cells.take(usual.nonzero()[0])
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))
     roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
     for group, rows in groups(all_cells, job.seq):

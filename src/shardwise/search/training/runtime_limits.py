@@ -1,8 +1,8 @@
 """Limits of the runtime: models, jobs and layouts that can be planned, but not trained yet.
 
-A search leaves out layouts beyond them, unless any layout is wanted (`Fixed.any_layout`). A plan
-beyond them says so, and `train` and `check` refuse it. `plan.training.limit_text` has the
-sentences.
+A search leaves out layouts beyond them, unless any layout is wanted (`Fixed.any_layout`), or the
+job is that of another framework. A plan beyond them says so, and `train` and `check` refuse it.
+`plan.training.limit_text` has the sentences.
 """
 
 from __future__ import annotations

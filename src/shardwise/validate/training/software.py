@@ -26,6 +26,7 @@ _BY_SOURCE = {
     "huggingface/nanotron": "nanotron",
     "bigscience-workshop/": "megatron-deepspeed",
     "stas00/": "deepspeed",
+    "DeepSeek-V3 ": "hai-llm",
 }
 # Family of frameworks of a record -> framework, where the source says no more.
 _BY_FAMILY = {"megatron": "megatron", "jax": "maxtext", "deepspeed": "deepspeed"}

@@ -67,7 +67,7 @@ def test_a_pipeline_is_read_back_equal(fixed: dict[str, int | str]) -> None:
 def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
     assert raw["schema"] == "shardwise.plan/2"
     assert set(raw) == {"schema", "model", "hardware", "workload", "strategy", "estimate",
-                        "operations", "why", "alternatives", "xla_flags"}  # fmt: skip
+                        "operations", "why", "alternatives", "practice", "xla_flags"}  # fmt: skip
     assert set(raw["strategy"]) >= {
         "mesh", "placement", "rules", "schedule", "virtual", "micro_batch", "n_microbatches",
         "remat", "recomputed", "precision", "zero", "context_kind", "expert_tensor", "overlap",

@@ -23,6 +23,7 @@ def run(
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
     remat: options.RematPolicy = "auto",
+    framework: options.TrainingFramework = "",
     peak: options.PeakRates = False,
     what_if: options.WhatIfFactors = "",
     verbose: options.Verbose = False,
@@ -39,7 +40,16 @@ def run(
         inputs.refuse("--mesh gives the whole split, --fix a part of it. Use one.")
     config = inputs.read(read_model, plan)
     system = inputs.read(sw.hardware, hardware)
-    job = inputs.read(read_job, batch, tokens, dtype, optimizer, remat, precision=precision)
+    job = inputs.read(
+        read_job,
+        batch,
+        tokens,
+        dtype,
+        optimizer,
+        remat,
+        precision=precision,
+        framework=framework,
+    )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}
     inputs.done()

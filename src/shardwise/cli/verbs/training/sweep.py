@@ -94,16 +94,14 @@ def run(
         dtype=(dtype, dtypes),
         precision=(precision, tuple(PRECISIONS)),
         reduce=(reduce, dtypes),
+        framework=(framework.lower(), FRAMEWORKS),
     )
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
-    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.optional(parse_word, output, "format", FORMATS)
     inputs.done()
-    job = sw.Train(
-        batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads, framework=framework
-    )
+    job = sw.Train(batch=1, seq=1, tokens=total_tokens, overlap=overlaps, offload=offloads)
     with counting("plans", quiet=json) as progress:
         result = sw.sweep(
             config,

@@ -46,7 +46,7 @@ def read_job(
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
-    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
+    inputs.optional(parse_word, framework.lower(), "framework", FRAMEWORKS)
     inputs.done()
     return sw.Train(
         batch=sequences,
