@@ -63,7 +63,7 @@ def _local(
     devices: Sequence[Any] | None = None,
     n_pools: int = 1,
 ) -> EngineState:
-    """One engine on as many devices as divide the model's heads, of those that are here.
+    """One engine on as many devices as divide the model's heads and widths, of those that are here.
 
     Args:
         n_pools: groups of chips to which sequences are distributed.
@@ -81,7 +81,8 @@ def _local(
     if n * n_pools < len(devices) and jax.process_count() > 1:
         raise BadInput(
             f"{config.name} can be split over {n} of the {len(devices)} devices of all processes. "
-            "Start processes with as many devices as divide its heads, or serve a plan."
+            "Start processes with as many devices as divide its heads and the widths of its "
+            "feed-forward layers, or serve a plan."
         )
     layout = ServeLayout(mesh=Mesh(tensor=n, expert=n_pools), kv="sequence")
     chips = np.array(devices[: n * n_pools])
@@ -99,7 +100,9 @@ def _local(
 
 def _divides(n: int, config: ModelConfig) -> bool:
     """Whether n chips of `tensor` can share a model."""
-    return all(
+    widths = [ffn.d_ff for ffn, _ in config.ffns]
+    widths += [moe.d_ff_shared for moe, _ in config.moes]
+    return all(width % n == 0 for width in widths) and all(
         a.n_heads % n == 0 and (a.n_kv_heads % n == 0 or n % a.n_kv_heads == 0)
         for a, _ in config.attentions
     )
