@@ -9,6 +9,7 @@ from shardwise.arrays import Num, ceil_div, floor, maximum
 from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_ELEMENT_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
+from shardwise.estimate.serving.overhead import engine_overhead
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
 from shardwise.models.weights import Weight, layer_weights, outer_weights
@@ -16,9 +17,6 @@ from shardwise.ops.program import weight_elements
 from shardwise.strategy.serving_layout import ServeForm, serve_table
 from shardwise.workload import Serve
 
-# Share of the HBM that engines leave free, in reserve for memory that they do not count (vLLM and
-# SGLang: `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
-UNUSED_SHARE = 0.1
 MAX_PASS_TOKENS = 8192  # tokens of the largest pass: vLLM's `max_num_batched_tokens` on large chips
 ACTIVATION_BYTES = 2.0  # bytes per element
 LOGIT_BYTES = 4.0  # bytes per element
@@ -53,8 +51,15 @@ def engine_memory(
         kv_cache=kv_cache,
         other=_activation_bytes(config, form, mesh) + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
-        margin=maximum(DRIVER_BYTES, UNUSED_SHARE * capacity),
+        margin=_unused_bytes(job, weights, capacity),
     )
+
+
+def _unused_bytes(job: Serve, weights: Num, capacity: float) -> Num:
+    """Bytes of the HBM that the job's engine leaves free, for memory that it does not count."""
+    overhead = engine_overhead(job.engine)
+    available = capacity - weights if overhead.unused_after_weights else capacity
+    return maximum(DRIVER_BYTES, overhead.unused_share * available)
 
 
 def max_batch(

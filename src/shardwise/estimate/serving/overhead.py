@@ -43,6 +43,8 @@ class EngineOverhead:
             prefill runs in separate passes, before decoding.
         max_tokens: largest number of tokens in one pass.
         max_sequences: most sequences in one pass, for each shard of the batch.
+        unused_share: share of the HBM that it leaves free for memory that it does not count.
+        unused_after_weights: whether that is a share of what the weights leave.
         passes_ahead: passes that are chosen before the one that runs has ended, so that a request
             that arrives meanwhile is not in them.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
@@ -66,6 +68,8 @@ class EngineOverhead:
     max_tokens: int = 8192
     max_sequences: int = 2048
     overlaps: bool = False
+    unused_share: float = 0.1
+    unused_after_weights: bool = False
     passes_ahead: int = 0
 
     def first_token_s(self, pass_s: Num, ranks: Num = 1) -> Num:
@@ -95,6 +99,7 @@ ENGINES = {
             hold_passes=0.29,
             sequence_s=5.8e-6,
             max_sequences=1024,
+            unused_share=0.1,  # `gpu_memory_utilization` 0.9
         ),
         replace(
             UNKNOWN,
@@ -105,6 +110,7 @@ ENGINES = {
             hold_passes=0.24,
             sequence_s=1.9e-5,
             chunked_prefill=False,
+            unused_share=0.12,  # of `mem_fraction_static`, which it derives from the memory
         ),
         replace(
             UNKNOWN,
@@ -114,6 +120,7 @@ ENGINES = {
             request_s=0.072,
             hold_passes=0.32,
             sequence_s=8.5e-6,
+            unused_after_weights=True,  # `free_gpu_memory_fraction` 0.9
             # Half of the 50 iterations that are the default of `timeout_iters` in its
             # attention_dp_config.
             rank_hold_passes=25.0,
