@@ -10,6 +10,7 @@ from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_ELEMENT_BYTES, kv_shards
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.overhead import engine_overhead
+from shardwise.estimate.serving.sparse import INDEX_KEY_BYTES, is_sparse
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
 from shardwise.models.weights import Weight, layer_weights, outer_weights
@@ -49,7 +50,9 @@ def engine_memory(
     return Memory(
         weights=weights,
         kv_cache=kv_cache,
-        other=_activation_bytes(config, form, mesh) + batch * _logit_bytes(config, form, mesh),
+        other=engine_overhead(job.engine).runtime_bytes
+        + _activation_bytes(config, form, mesh)
+        + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
         margin=_unused_bytes(job, weights, capacity),
     )
@@ -119,9 +122,12 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     kv_bytes = units.bytes_per_element(job.kv)
     total = 0.0
     for attention, n_layers in config.attentions:
+        key_bytes = kv_bytes * kv_elements(attention)
         n_keys = min(attention.window or job.context, job.context)
-        elements = n_layers * kv_elements(attention) * float(n_keys)
-        total = total + kv_bytes * elements / kv_shards(attention, form, mesh)
+        if is_sparse(attention):
+            key_bytes += INDEX_KEY_BYTES
+            n_keys = job.context
+        total = total + n_layers * key_bytes * float(n_keys) / kv_shards(attention, form, mesh)
     states = STATE_ELEMENT_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
     total = total + states / (mesh["tensor"] * batch_shards(form, mesh))
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
@@ -131,10 +137,13 @@ def _activation_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, N
     """Bytes of activations on one chip in the largest pass; they live for one layer only."""
     rows = MAX_PASS_TOKENS / (batch_shards(form, mesh) * mesh["context"])
     d_ff = config.d_ff
+    d_routed = 0
     if config.moe:
         d_ff = d_ff * config.moe.experts_per_token
+        # Outputs of a token's experts before their weighted sum, which are not sharded.
+        d_routed = config.d_model * config.moe.experts_per_token
     d_heads = max((a.n_heads * a.d_head for a, _ in config.attentions), default=0)
-    width = 3.0 * config.d_model + (2.0 * d_ff + 2.0 * d_heads) / mesh["tensor"]
+    width = 3.0 * config.d_model + d_routed + (2.0 * d_ff + 2.0 * d_heads) / mesh["tensor"]
     return rows * width * ACTIVATION_BYTES
 
 

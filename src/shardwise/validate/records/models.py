@@ -8,6 +8,7 @@ from collections.abc import Callable
 from shardwise.errors import BadFile
 from shardwise.models.config import Attention, Layer, LayerGroup, Mamba, Mla, Mlp, Moe
 from shardwise.models.model import ModelConfig
+from shardwise.models.numerics import Routing
 from shardwise.validate.records.fields import JsonReader
 
 # Supported kinds of attention.
@@ -234,4 +235,5 @@ def _moe(model: JsonReader) -> Moe:
         d_latent=model.optional_integer("moe_latent_size"),
         n_shared_experts=n_shared,
         d_ff_shared=d_ff_shared if n_shared else 0,
+        routing=Routing(correction=model.flag("routing_correction")),
     )
