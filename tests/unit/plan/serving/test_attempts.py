@@ -107,3 +107,30 @@ def test_tensorrt_llm_leaves_a_share_of_what_weights_leave() -> None:
     sizes = {"data": 1, "fsdp": 1, "tensor": 4, "context": 1, "expert": 1, "pipe": 1}
     memory = engine_memory(LLAMA, ServeForm(), sizes, served, 1, capacity)
     assert memory.margin == pytest.approx(0.1 * (capacity - memory.weights))
+
+
+def test_lengths_are_drawn_between_limits() -> None:
+    drawn = Arrivals(prompt=(512, 4096), output=(64, 512))
+    requests = drawn.requests(job(), 4.0, 5000)
+    assert (requests.prompt.min(), requests.prompt.max()) == (512, 4096)
+    assert requests.prompt.mean() == pytest.approx(2304, rel=0.02)
+    assert (requests.output.min(), requests.output.max()) == (64, 512)
+    assert drawn.max_context(job()) == 4096 + 512
+    assert Arrivals(output=(64, 1024)).max_context(job()) == 2048 + 1024
+    equal = Arrivals().requests(job(), 4.0, 10)
+    assert {*equal.prompt.tolist()} == {2048}
+    assert Arrivals().max_context(job()) == 2048 + 512
+
+
+def test_drawn_lengths_are_recorded_and_lengthen_the_tail() -> None:
+    machine = sw.hardware("h100:1")
+    mean = sw.Serve(context=0, prompt=2304, output=288, rate=4.0)
+    equal = plan(SMALL, machine, mean, arrivals=Arrivals()).estimate.traffic
+    drawn = plan(
+        SMALL, machine, mean, arrivals=Arrivals(prompt=(512, 4096), output=(64, 512))
+    ).estimate.traffic
+    assert equal
+    assert drawn
+    assert (drawn.prompt, drawn.output) == ((512, 4096), (64, 512))
+    assert equal.prompt is None
+    assert drawn.ttft_s.p99 > 1.1 * equal.ttft_s.p99
