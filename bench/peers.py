@@ -271,7 +271,8 @@ def main() -> None:
     text = table(result)
     print(text)
     if options.write:
-        write_between("bench/peers.py", text, PAGE)
+        counted = f"{len(rows)} of {len(pairs)} rows have been asked."
+        write_between("bench/peers.py", f"{counted}\n\n{text}", PAGE)
     refused: dict[str, str] = {}
     for row in rows:
         if not row.both:
