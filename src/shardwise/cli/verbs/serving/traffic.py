@@ -53,7 +53,12 @@ def read_traffic(
     if capacity and not (requests.ttft or requests.tpot):
         inputs.refuse("--capacity needs a bound: --ttft 500ms, --tpot 30ms, or both.")
     inputs.done()
-    return replace(arrivals, at=percentile or DEFAULT_AT, **ranges)
+    return replace(
+        arrivals,
+        at=percentile or DEFAULT_AT,
+        prompt=ranges.get("prompt"),
+        output=ranges.get("output"),
+    )
 
 
 def _drawn_lengths(requests: RequestOptions) -> dict[str, tuple[int, int]]:
