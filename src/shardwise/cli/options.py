@@ -95,8 +95,10 @@ Processes = Annotated[int | None, hosts("--processes N", "number of processes")]
 Process = Annotated[int | None, hosts("--process I", "index of this process")]
 
 SequenceCount = Annotated[str, workload("--batch N", "sequences in a batch")]
-PromptLength = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048")]
-OutputLength = Annotated[str, workload("--output N", "tokens generated for a prompt: 512")]
+PromptLength = Annotated[str, workload("--prompt N", "tokens in a prompt: 2048, or 512-4k")]
+OutputLength = Annotated[
+    str, workload("--output N", "tokens generated for a prompt: 512, or 64-1k")
+]
 CONTEXT = "8192"  # tokens in a sequence of serving if no length is given
 ContextLength = Annotated[
     str,

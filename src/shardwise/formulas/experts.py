@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from shardwise.arrays import Num, minimum
 
+POPULARITY_CLASSES = 16
+
 
 def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
     """Expected share of the E experts that at least one token chooses: 1 - (1 - k/E)^tokens.
@@ -20,6 +22,24 @@ def hit_share(experts: Num, chosen: Num, tokens: Num) -> Num:
     0.398
     """
     return 1 - (1 - chosen / experts) ** tokens
+
+
+def skewed_hit_share(experts: Num, chosen: Num, tokens: Num, exponent: float = 1.0) -> Num:
+    """`hit_share` where experts are not equally popular: Zipf's law over their ranks.
+
+    The expert of rank r is chosen in proportion to r^-exponent. Experts are divided into
+    `POPULARITY_CLASSES` classes of equal size, by rank.
+
+    >>> round(skewed_hit_share(128, 8, 32), 3), round(skewed_hit_share(128, 8, 32, 0.0), 3)
+    (0.63, 0.873)
+    """
+    weights = [((i + 0.5) / POPULARITY_CLASSES) ** -exponent for i in range(POPULARITY_CLASSES)]
+    mean = sum(weights) / POPULARITY_CLASSES
+    share: Num = 0.0
+    for weight in weights:
+        probability = minimum(1.0, weight / mean * chosen / experts)
+        share = share + (1 - (1 - probability) ** tokens) / POPULARITY_CLASSES
+    return share
 
 
 def places_hit(places: Num, chosen: Num) -> Num:

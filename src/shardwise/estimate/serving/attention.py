@@ -18,6 +18,12 @@ from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.priced_engine import PricedEngine
+from shardwise.estimate.serving.sparse import (
+    INDEX_KEY_BYTES,
+    index_flops,
+    is_sparse,
+    latent_flops,
+)
 from shardwise.models import Attention, Mamba
 from shardwise.models.count import kv_elements, mean_visible, scan_flops, state_elements
 from shardwise.strategy.serving_layout import ServeForm
@@ -112,8 +118,12 @@ def _decode_attention_s(attention: Attention, engine: PricedEngine, load: Load) 
     n_keys = load.n_decoding * visible_keys(attention, load.mean_context)
     n_bytes = n_keys * kv_elements(attention) * units.bytes_per_element(rates.job.kv)
     shards = kv_shards(attention, engine.layout, engine.mesh)
-    math_s = _decode_flops(attention, engine, load) / rates.attention_flops_per_s
-    return maximum(n_bytes / shards / rates.key_bytes_per_s, math_s)
+    flops = _decode_flops(attention, engine, load)
+    if is_sparse(attention) and not rates.ideal:
+        sequences = batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+        n_bytes = n_bytes + load.kv_tokens * INDEX_KEY_BYTES * shards / sequences
+        flops = flops + index_flops(load.tokens_per_sequence * load.kv_tokens / sequences)
+    return maximum(n_bytes / shards / rates.key_bytes_per_s, flops / rates.attention_flops_per_s)
 
 
 def _decode_flops(attention: Attention, engine: PricedEngine, load: Load) -> Num:
@@ -126,7 +136,12 @@ def _decode_flops(attention: Attention, engine: PricedEngine, load: Load) -> Num
     head_shards = engine.mesh["tensor"]
     if engine.layout.kv == "copied":
         head_shards = minimum(head_shards, attention.n_heads)
-    shards = head_shards * batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    sequences = batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    if attention.mla and is_sparse(attention) and not engine.rates.ideal:
+        n_heads = attention.n_heads / head_shards
+        n_keys = load.tokens_per_sequence * n_keys / sequences
+        return latent_flops(attention.mla, n_heads, n_keys)
+    shards = head_shards * sequences
     return 2 * load.tokens_per_sequence * n_keys * attention.n_heads * head_dims / shards
 
 
@@ -136,9 +151,14 @@ def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load)
     if attention.window is not None:
         mean_keys = mean_visible(attention, maximum(load.prefill_length, 1))
         n_pairs = minimum(n_pairs, load.prefill_tokens * mean_keys)
-    flops = 2 * n_pairs * attention.n_heads * (attention.d_head + attention.d_head_v)
     head_shards = minimum(engine.mesh["tensor"], attention.n_heads)
-    shards = head_shards * batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    sequences = batch_shards(engine.layout, engine.mesh) * engine.mesh["context"]
+    if attention.mla and is_sparse(attention) and not engine.rates.ideal:
+        flops = latent_flops(attention.mla, attention.n_heads / head_shards, n_pairs)
+        flops = flops + index_flops(load.query_key_pairs)
+        return flops / sequences / engine.rates.attention_flops_per_s
+    flops = 2 * n_pairs * attention.n_heads * (attention.d_head + attention.d_head_v)
+    shards = head_shards * sequences
     efficiency = _head_dim_efficiency(attention, engine.rates)
     return flops / shards / (engine.rates.attention_flops_per_s * efficiency)
 

@@ -10,6 +10,8 @@ from shardwise.estimate.chip_memory import DRIVER_BYTES, Memory
 from shardwise.estimate.serving.attention import STATE_ELEMENT_BYTES, kv_shards
 from shardwise.estimate.serving.chip_rates import HEAD_BYTES
 from shardwise.estimate.serving.extra_traffic import batch_shards
+from shardwise.estimate.serving.overhead import engine_overhead
+from shardwise.estimate.serving.sparse import INDEX_KEY_BYTES, is_sparse
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements, state_elements
 from shardwise.models.weights import Weight, layer_weights, outer_weights
@@ -17,9 +19,6 @@ from shardwise.ops.program import weight_elements
 from shardwise.strategy.serving_layout import ServeForm, serve_table
 from shardwise.workload import Serve
 
-# Share of the HBM that engines leave free, in reserve for memory that they do not count (vLLM and
-# SGLang: `gpu_memory_utilization` and `mem_fraction_static` of about 0.9).
-UNUSED_SHARE = 0.1
 # Tokens of the largest pass of a scheduler: vLLM's `max_num_batched_tokens` on large chips.
 MAX_PASS_TOKENS = 8192
 ACTIVATION_BYTES = 2.0  # bytes per element
@@ -53,10 +52,19 @@ def engine_memory(
     return Memory(
         weights=weights,
         kv_cache=kv_cache,
-        other=_activation_bytes(config, mesh) + batch * _logit_bytes(config, form, mesh),
+        other=engine_overhead(job.engine).runtime_bytes
+        + _activation_bytes(config, mesh)
+        + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
-        margin=maximum(DRIVER_BYTES, UNUSED_SHARE * capacity),
+        margin=_unused_bytes(job, weights, capacity),
     )
+
+
+def _unused_bytes(job: Serve, weights: Num, capacity: float) -> Num:
+    """Bytes of the HBM that the job's engine leaves free, for memory that it does not count."""
+    overhead = engine_overhead(job.engine)
+    available = capacity - weights if overhead.unused_after_weights else capacity
+    return maximum(DRIVER_BYTES, overhead.unused_share * available)
 
 
 def max_batch(
@@ -117,9 +125,12 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     kv_bytes = units.bytes_per_element(job.kv)
     total = 0.0
     for attention, n_layers in config.attentions:
+        key_bytes = kv_bytes * kv_elements(attention)
         n_keys = min(attention.window or job.context, job.context)
-        elements = n_layers * kv_elements(attention) * float(n_keys)
-        total = total + kv_bytes * elements / kv_shards(attention, form, mesh)
+        if is_sparse(attention):
+            key_bytes += INDEX_KEY_BYTES
+            n_keys = job.context
+        total = total + n_layers * key_bytes * float(n_keys) / kv_shards(attention, form, mesh)
     states = STATE_ELEMENT_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
     total = total + states / (mesh["tensor"] * batch_shards(form, mesh))
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
@@ -132,10 +143,13 @@ def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num]) -> Num:
     """
     rows = MAX_PASS_TOKENS / mesh["context"]
     d_ff = config.d_ff
+    d_routed = 0
     if config.moe:
         d_ff = d_ff * config.moe.experts_per_token
+        # Outputs of a token's experts before their weighted sum, which are not sharded.
+        d_routed = config.d_model * config.moe.experts_per_token
     d_heads = max((a.n_heads * a.d_head for a, _ in config.attentions), default=0)
-    width = 3.0 * config.d_model + (2.0 * d_ff + 2.0 * d_heads) / mesh["tensor"]
+    width = 3.0 * config.d_model + d_routed + (2.0 * d_ff + 2.0 * d_heads) / mesh["tensor"]
     return rows * width * ACTIVATION_BYTES
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from shardwise import units
 from shardwise.arrays import Num, where
 from shardwise.errors import UnknownName
 from shardwise.hardware import Chip
@@ -43,6 +44,10 @@ class EngineOverhead:
             prefill runs in separate passes, before decoding.
         max_tokens: largest number of tokens in one pass.
         max_sequences: most sequences in one pass, for each shard of the batch.
+        unused_share: share of the HBM that it leaves free for memory that it does not count.
+        unused_after_weights: whether that is a share of what the weights leave.
+        runtime_bytes: HBM that its libraries hold on each chip beside weights and activations: the
+            CUDA context, NCCL's buffers, workspaces of attention kernels, CUDA graphs.
         passes_ahead: passes that are chosen before the one that runs has ended, so that a request
             that arrives meanwhile is not in them.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
@@ -66,6 +71,9 @@ class EngineOverhead:
     max_tokens: int = 8192
     max_sequences: int = 2048
     overlaps: bool = False
+    unused_share: float = 0.1
+    unused_after_weights: bool = False
+    runtime_bytes: float = 0.0
     passes_ahead: int = 0
 
     def first_token_s(self, pass_s: Num, ranks: Num = 1) -> Num:
@@ -80,6 +88,8 @@ class EngineOverhead:
 
 
 IDEAL = EngineOverhead(name="ideal")
+# vLLM logs 1.5 to 2.5 GiB of "non-torch" memory on a GPU of 80 GB, and up to 1 GiB of CUDA graphs.
+RUNTIME_BYTES = 2.0 * units.GiB
 # The first numbers of an engine are fitted by `bench/calibrate_serving.py`, shrunk towards those of
 # `UNKNOWN`. Scheduling is from the engines' documentation.
 UNKNOWN = EngineOverhead(name="unknown", request_s=0.03, pass_s=2e-4, sequence_s=5e-6)
@@ -90,30 +100,36 @@ ENGINES = {
             UNKNOWN,
             name="vllm",
             published_as=("vLLM",),
-            gap=1.01,
-            request_s=0.044,
+            gap=1.02,
+            request_s=0.043,
             hold_passes=0.29,
-            sequence_s=5.8e-6,
+            sequence_s=7.7e-6,
             max_sequences=1024,
+            runtime_bytes=RUNTIME_BYTES,
+            unused_share=0.1,  # `gpu_memory_utilization` 0.9
         ),
         replace(
             UNKNOWN,
             name="sglang",
             published_as=("SGLang",),
-            gap=1.09,
-            request_s=0.2,
-            hold_passes=0.24,
-            sequence_s=1.9e-5,
+            gap=1.1,
+            request_s=0.19,
+            hold_passes=0.23,
+            sequence_s=2.5e-5,
             chunked_prefill=False,
+            runtime_bytes=RUNTIME_BYTES,
+            unused_share=0.12,  # of `mem_fraction_static`, which it derives from the memory
         ),
         replace(
             UNKNOWN,
             name="trtllm",
             published_as=("TensorRT-LLM", "NVIDIA NIM"),
-            gap=0.99,
-            request_s=0.072,
-            hold_passes=0.32,
-            sequence_s=8.5e-6,
+            gap=1.07,
+            request_s=0.061,
+            hold_passes=0.24,
+            sequence_s=8.9e-6,
+            runtime_bytes=RUNTIME_BYTES,
+            unused_after_weights=True,  # `free_gpu_memory_fraction` 0.9
             # Half of the 50 iterations that are the default of `timeout_iters` in its
             # attention_dp_config.
             rank_hold_passes=25.0,
@@ -124,7 +140,7 @@ ENGINES = {
             published_as=("FasterTransformer",),
             gap=1.01,
             message_s=2.3e-5,
-            hop_s=2.7e-6,
+            hop_s=2.75e-6,
         ),
         replace(
             UNKNOWN,

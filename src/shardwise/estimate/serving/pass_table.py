@@ -16,6 +16,8 @@ from shardwise.arrays import Num
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
+from shardwise.estimate.serving.pass_time import collectives, layer_matmuls
+from shardwise.ops.program import Matmul
 
 # (end, step) of the grid's segments. Multiples of 128 rows, the side of a tile, are grid points
 # because the time jumps there.
@@ -63,9 +65,16 @@ class PassTable:
         self.tokens_per_sequence = tokens_per_sequence
         rows = np.array(_grid(max_rows))
         contexts = np.array(_grid(max_context))
-        layers = engine.pass_time(Load(n_decoding=rows, n_sampled=0 * rows))
+        load = Load(n_decoding=rows, n_sampled=0 * rows)
+        layers = engine.pass_time(load)
+        self.ranks = int(batch_shards(engine.layout, engine.layout.sizes))
         # The host's time is subtracted here; `pass_s` adds it for the sequences of a pass.
-        self.rows_s = _interpolation(rows, layers.step_s - layers.host)
+        seconds = layers.step_s - layers.host
+        shared = 0.0 * rows
+        if self.ranks > 1 and not layers.overlaps:
+            shared = shared + shared_s(engine, load)
+        self.rows_s = _interpolation(rows, seconds - shared)
+        self.shared_s = _interpolation(rows, shared)
         head = engine.pass_time(Load(n_decoding=rows, n_sampled=rows)).head
         self.head_s = _interpolation(rows, head)
         decode = Load(n_decoding=1.0, kv_tokens=contexts, tokens_per_sequence=tokens_per_sequence)
@@ -76,8 +85,7 @@ class PassTable:
         mixed_kernels = engine.pass_time(mixed).kernels
         self.mixed_s = float(mixed_kernels - engine.pass_time(Load(n_decoding=2.0)).kernels)
         self.host_s = engine.rates.overhead.pass_s
-        ranks = float(batch_shards(engine.layout, engine.layout.sizes))
-        self.sequence_s = engine.rates.overhead.sequence_s / ranks
+        self.sequence_s = engine.rates.overhead.sequence_s / self.ranks
 
     def pass_s(
         self,
@@ -94,19 +102,50 @@ class PassTable:
             kv_tokens: sum of the context lengths of the decoding sequences.
             prefill_tokens: number of prompt tokens that the pass computes.
             query_key_pairs: causal query-key pairs of the prompts, as in `Load`.
+            chunks: tokens of each prompt, and those before them; without these, prompts are taken
+                to be spread evenly over the ranks of data-parallel attention.
         """
         sequences = n_decoding / self.stages
         rows = sequences * self.tokens_per_sequence
-        seconds = self.rows_s(max(1.0, rows + prefill_tokens / self.stages)) + self.host_s
+        uneven = self._unevenness(prefill_tokens, chunks)
+        prompt_rows = prefill_tokens / self.stages
+        seconds = self.rows_s(max(1.0, rows + uneven * prompt_rows)) + self.host_s
+        if self.ranks > 1:
+            seconds += self.shared_s(max(1.0, rows + prompt_rows))
         if n_decoding:
             attention_s = sequences * self.context_s(kv_tokens / n_decoding)
             seconds += attention_s + self.head_s(max(1.0, rows))
             seconds += self.sequence_s * sequences
         if prefill_tokens:
             prompt_s = self.prompt_s(2 * query_key_pairs / prefill_tokens)
-            seconds += prefill_tokens / self.stages * prompt_s
+            seconds += uneven * prompt_rows * prompt_s
             seconds += self.mixed_s if n_decoding else self.head_s(1.0)
         return seconds
+
+    def _unevenness(self, prefill_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
+        """Prompt tokens of the fullest rank of data-parallel attention, over the mean of all.
+
+        A prompt is computed by one rank, for whose end the others wait.
+        """
+        if self.ranks == 1 or not chunks:
+            return 1.0
+        longest = max(tokens for tokens, _ in chunks)
+        per_rank = -(-len(chunks) // self.ranks) * prefill_tokens / len(chunks)
+        return max(longest, per_rank) * self.ranks / prefill_tokens
+
+
+def shared_s(engine: Engine, load: Load) -> Num:
+    """Seconds of what all ranks of data-parallel attention compute and exchange together.
+
+    These are routed experts and the exchange of their tokens. All else a rank does for the tokens
+    of its own sequences.
+    """
+    seconds: Num = sum(
+        item.seconds
+        for item in layer_matmuls(engine, load)
+        if isinstance(item.work, Matmul) and item.work.program.einsum.chosen
+    )
+    return seconds + sum(i.seconds for i in collectives(engine, load) if i.role == "expert")
 
 
 def _grid(end: int) -> list[float]:

@@ -16,7 +16,7 @@ from shardwise.estimate.serving.launches import elementwise_bytes, kernel_launch
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.measured_rates import padded_keys
 from shardwise.estimate.serving.priced_engine import PricedEngine
-from shardwise.formulas.experts import hit_share
+from shardwise.formulas.experts import hit_share, skewed_hit_share
 from shardwise.ops.program import Matmul, Transfer
 
 ACTIVATION_BYTES = 2.0
@@ -203,12 +203,25 @@ def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num,
     elements = matmul.program.local.right.local_elements(sizes, mesh)
     if not matmul.program.einsum.chosen:
         return elements, 1.0
-    active_share = hit_share(sizes["E"], sizes["R"], maximum(rows, 1))
+    active_share = active_experts(engine, sizes["E"], sizes["R"], maximum(rows, 1))
     expert_shards = mesh["expert"]  # number of chips over which the experts are divided
     if engine.layout.expert_tensor:
         expert_shards = expert_shards * (mesh["tensor"] / engine.layout.expert_tensor)
     n_experts = maximum(1.0, sizes["E"] * active_share / expert_shards)
     return elements * active_share / mesh["expert"], n_experts
+
+
+def active_experts(engine: PricedEngine, n_experts: Num, chosen: Num, tokens: Num) -> Num:
+    """Expected share of the experts that at least one token of a pass chooses.
+
+    Routers with a bias that corrects for load keep experts about equally popular. Others balance
+    the load over large batches of mixed text alone, so that the tokens of one pass prefer some.
+    """
+    moe = engine.config.moe
+    rates = engine.rates
+    if rates.ideal or rates.measured or (moe and moe.routing.correction):
+        return hit_share(n_experts, chosen, tokens)
+    return skewed_hit_share(n_experts, chosen, tokens)
 
 
 def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedItem:

@@ -106,6 +106,7 @@ class TrafficEstimate(Summary):
         requests: number of judged requests: those that only fill or drain the engines do not count.
         kind, variation, source, seed: the arrivals; `source` is the file name of a recording. See
             `plan.serving.arrivals.Arrivals`.
+        prompt, output: shortest and longest prompts and outputs, if lengths were drawn.
         rate: requests that arrive per second.
         at: share of the requests that must meet the bounds.
         ttft_bound_s, tpot_bound_s: the bounds; None for no bound.
@@ -134,5 +135,7 @@ class TrafficEstimate(Summary):
     chunked: bool
     tokens_per_pass: float
     mean_field: MeanField
+    prompt: tuple[int, int] | None = None
+    output: tuple[int, int] | None = None
     tried: tuple[TriedDeployment, ...] = ()
     capacity: LargestRate | None = None

@@ -11,7 +11,7 @@ from shardwise.errors import BadInput, nearest
 from shardwise.simulate import Traffic, read_trace
 from shardwise.simulate.planned import BLOCK_TOKENS
 from shardwise.simulate.request import PrefixBlocks
-from shardwise.simulate.traffic import constant, fixed, gamma
+from shardwise.simulate.traffic import constant, fixed, gamma, uniform
 from shardwise.workload import Serve
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Arrivals:
     Args:
         kind: one of `KINDS`, or "trace" for a recording.
         variation: coefficient of variation of inter-arrival times: 1 for Poisson, 0 for constant.
+        prompt, output: shortest and longest prompts and outputs, between which lengths are drawn
+            uniformly; None for lengths that are all those of the job.
         trace: the recorded requests, with their lengths and shared prefixes.
         name: file name of the recording.
         at: share of the requests that must meet the bounds.
@@ -49,6 +51,8 @@ class Arrivals:
 
     kind: str = "poisson"
     variation: float = 1.0
+    prompt: tuple[int, int] | None = None
+    output: tuple[int, int] | None = None
     trace: Traffic | None = None
     name: str = ""
     at: float = DEFAULT_AT
@@ -69,6 +73,15 @@ class Arrivals:
     def judges_whole_trace(self) -> bool:
         """Whether the recording is long enough to be simulated once; a shorter one is repeated."""
         return self.trace is not None and len(self.trace) >= self.n_judged
+
+    def max_context(self, job: Serve) -> int:
+        """Tokens of the longest request, prompt and output."""
+        if self.trace is not None:
+            return int((self.trace.prompt + self.trace.output).max())
+        if self.prompt or self.output:
+            longest_prompt = max(self.prompt or (job.prompt_tokens,))
+            return longest_prompt + max(self.output or (job.output or 1,))
+        return job.context
 
     def mean_job(self, job: Serve) -> Serve:
         """The job with the recording's mean lengths, share of prefix-cache hits, and rate."""
@@ -110,14 +123,22 @@ class Arrivals:
             rate *= simulated_share
         arrival_s = gamma(n, rate, self.variation, rng) if self.variation else constant(n, rate)
         shared = int(job.prompt_tokens * job.cached)
+        prompt = _lengths(n, self.prompt, job.prompt_tokens, rng)
         traffic = Traffic(
             arrival_s=arrival_s,
-            prompt=fixed(n, job.prompt_tokens),
-            output=fixed(n, job.output or 1),
+            prompt=prompt,
+            output=_lengths(n, self.output, job.output or 1, rng),
             prefix=["all"] * n if shared else None,
-            shared=fixed(n, shared) if shared else None,
+            shared=np.minimum(prompt, shared) if shared else None,
         )
         return _sample(traffic, simulated_share, rng) if is_bursty else traffic
+
+
+def _lengths(
+    n: int, limits: tuple[int, int] | None, tokens: int, rng: np.random.Generator
+) -> Array:
+    """Lengths between the limits, or all of `tokens` tokens."""
+    return uniform(n, *limits, rng) if limits else fixed(n, tokens)
 
 
 def read_arrivals(text: str, at: float = DEFAULT_AT) -> Arrivals:

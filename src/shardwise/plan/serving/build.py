@@ -16,12 +16,12 @@ from shardwise.plan.machine import describe_links, planned_hardware
 from shardwise.plan.schema import serving
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
-from shardwise.plan.serving import reasons, refusals
+from shardwise.plan.serving import reasons
 from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.attempts import searched
 from shardwise.plan.serving.estimate import estimate, output_usd
 from shardwise.plan.serving.operations import operations
 from shardwise.plan.serving.time_parts import mesh_of
-from shardwise.plan.serving.traffic_search import N_CANDIDATES, under_traffic
 from shardwise.search.given import Choices
 from shardwise.search.serving import rank
 from shardwise.search.serving.candidate import Candidate, Server
@@ -90,13 +90,7 @@ def search(
         model, machine_or_chip, jobs, fixed, most=most, peak=peak, disaggregate=disaggregate
     )
     n_candidates = max(n, rank.SHOWN)
-    traffic = None
-    if arrivals:
-        n_ranked = max(n_candidates, N_CANDIDATES)
-        ranking = refusals.rank_or_explain(request, n_ranked, each_prefill=True)
-        ranking, traffic = under_traffic(request, ranking, arrivals, largest=largest)
-    else:
-        ranking = refusals.rank_or_explain(request, n_candidates)
+    request, ranking, traffic = searched(request, n_candidates, arrivals, largest=largest)
     candidates = ranking.candidates[: n_candidates + 1]
     best, *runners_up = candidates
     plans = []

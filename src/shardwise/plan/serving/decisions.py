@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.chip_memory import capacity_bytes
+from shardwise.estimate.serving.pass_time import active_experts
 from shardwise.estimate.serving.steady_state import in_flight
-from shardwise.formulas import experts, inference, thresholds
+from shardwise.formulas import inference, thresholds
 from shardwise.models import count
 from shardwise.plan.decisions import (
     Batch,
@@ -131,7 +132,7 @@ def _experts(chosen: Candidate) -> Iterator[Decision]:
     server = chosen.server
     for moe, _ in server.config.moes[:1]:
         rows = float(in_flight(server.engine, chosen.batch))
-        share = experts.hit_share(moe.n_experts, moe.experts_per_token, rows)
+        share = active_experts(server.engine, moe.n_experts, moe.experts_per_token, rows)
         n_read = moe.n_experts * share
         fields = comparison("expert", n_read, moe.n_experts, "experts", server.layout.mesh.expert)
         fields["met"] = n_read > moe.n_experts / 2

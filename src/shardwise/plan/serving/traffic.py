@@ -153,10 +153,7 @@ def simulated_pools(
 ) -> SimulatedPools:
     """Choose the engines of a deployment to simulate."""
     job = chosen.job
-    trace = arrivals.trace
-    max_context = job.context
-    if trace is not None:
-        max_context = int((trace.prompt + trace.output).max())
+    max_context = arrivals.max_context(job)
     prefill_server = chosen.prefill_server
     max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
     max_engines = min(max_engines, MAX_SEQUENCES // max(chosen.batch, 1) or 1)
@@ -270,6 +267,8 @@ def estimate(
         kind=arrivals.kind,
         variation=arrivals.variation,
         source=arrivals.name,
+        prompt=arrivals.prompt,
+        output=arrivals.output,
         seed=arrivals.seed,
         rate=rate,
         at=arrivals.at,

@@ -98,9 +98,10 @@ def point_text(point: ServingPoint) -> str:
 def rule_text(rule: Rule) -> str:
     """The rule that chose a deployment: `fewest chips that serve 20/s with p99 TTFT ≤ 1 s`."""
     machines = " on any number of chips" if rule.any_machine else ""
+    batch = f" of {counted(rule.batch, 'sequence')}" if rule.batch else ""
     if rule.aim == "knee":
         return (
-            f"knee of throughput and speed{machines}, as no engine generates a token in "
+            f"knee of throughput and speed{machines}, as no engine generates a token{batch} in "
             f"{duration(rule.tpot_s or 0.0)}"
         )
     if rule.aim == "cheapest":
@@ -120,7 +121,16 @@ def rule_text(rule: Rule) -> str:
         if rule.percentile:
             statistic = f"p{100 * rule.percentile:g}"
         text += f" with {statistic} {' and '.join(bounds)}"
+    if rule.usual:
+        text += f", {_usual_text(rule)}"
     return text
+
+
+def _usual_text(rule: Rule) -> str:
+    """Which bounds are usual ones: `usual bounds, as none is given`."""
+    if len(rule.usual) > 1:
+        return "usual bounds, as none is given"
+    return f"of which the job gives no {rule.usual[0].upper()}"
 
 
 def _decode_step(reason: DecodePass) -> str:

@@ -23,7 +23,13 @@ from shardwise.report.tables import (
 from shardwise.report.words import duration, mesh_text, percent
 
 # Option of the Python API -> its header in the tables.
-OPTION_LABELS = {"tpot_s": "tpot", "ttft_s": "ttft", "drafted": "draft", "kv_dtype": "KV dtype"}
+OPTION_LABELS = {
+    "tpot_s": "tpot",
+    "ttft_s": "ttft",
+    "drafted": "draft",
+    "kv_dtype": "KV dtype",
+    "engine": "software",
+}
 # Option of the Python API -> the format of its values, if not that of `option_text`.
 OPTION_FORMATS: dict[str, Callable[[Any], str]] = {
     "tpot_s": duration,

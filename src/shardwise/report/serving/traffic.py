@@ -43,7 +43,11 @@ def arrivals_text(traffic: TrafficEstimate) -> str:
         "bursty": f"bursty (CV {traffic.variation:g})",
         "trace": f"as in {traffic.source}",
     }
-    return f"{arrivals.get(traffic.kind, traffic.kind)}, {_rate(traffic.rate)}/s"
+    text = f"{arrivals.get(traffic.kind, traffic.kind)}, {_rate(traffic.rate)}/s"
+    for name, limits in (("prompts", traffic.prompt), ("outputs", traffic.output)):
+        if limits:
+            text += f", {name} of {limits[0]:,} to {limits[1]:,} tokens"
+    return text
 
 
 def error_of_means(traffic: TrafficEstimate) -> str:

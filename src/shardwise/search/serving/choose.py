@@ -9,7 +9,7 @@ from shardwise import units
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
 from shardwise.search.serving.deployments import Points
-from shardwise.search.serving.rule import USUAL_TPOT_S, Aim, Rule
+from shardwise.search.serving.rule import NO_SLACK, USUAL_TPOT_S, Aim, Rule, Slack
 from shardwise.workload import Serve
 
 # Numbers that agree in this many significant digits count as equal: sums of the same terms in
@@ -30,18 +30,23 @@ def per_chip(points: Points, job: Serve) -> Num:
     return tokens_per_s / points.chips
 
 
-def within(points: Points, job: Serve) -> Num:
+def within(points: Points, job: Serve, slack: Slack = NO_SLACK) -> Num:
     """Whether the mean TTFT and TPOT of each deployment meet the job's bounds."""
     meets_bounds = points.chips > 0
     if job.tpot_s:
-        meets_bounds = meets_bounds & (points.tpot_s <= job.tpot_s)
+        meets_bounds = meets_bounds & (points.tpot_s <= job.tpot_s * slack.tpot)
     if job.ttft_s:
-        meets_bounds = meets_bounds & (points.ttft_s <= job.ttft_s)
+        meets_bounds = meets_bounds & (points.ttft_s <= job.ttft_s * slack.ttft)
     return meets_bounds
 
 
 def ordered(
-    points: Points, job: Serve, *, machine_is_given: bool, name: Callable[[int], str] = str
+    points: Points,
+    job: Serve,
+    *,
+    machine_is_given: bool,
+    name: Callable[[int], str] = str,
+    slack: Slack = NO_SLACK,
 ) -> tuple[Num, Rule]:
     """Order the deployments that meet the bounds.
 
@@ -49,6 +54,7 @@ def ordered(
         machine_is_given: whether the search is on one machine, where using fewer chips saves
             nothing.
         name: function from an index of `points` to a short description, for error messages.
+        slack: how far means may miss the bounds.
 
     Returns:
         Indices of the deployments that meet the bounds, best first, and the rule of this order.
@@ -58,7 +64,7 @@ def ordered(
     """
     import numpy as np
 
-    rows = within(points, job).nonzero()[0]
+    rows = within(points, job, slack).nonzero()[0]
     if not len(rows):
         raise NoStrategy(*unmet(points, job, name))
     legal = points.take(rows)
@@ -69,6 +75,7 @@ def ordered(
         rate=job.rate,
         ttft_s=job.ttft_s,
         tpot_s=job.tpot_s,
+        batch=job.batch,
         any_machine=not machine_is_given,
     )
     if job.rate:

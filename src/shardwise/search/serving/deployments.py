@@ -1,7 +1,6 @@
 """Deployments as arrays: colocated engines, or disaggregated prefill and decode engines.
 
-Latency and throughput are means over identical requests (`estimate.serving.steady_state`), not
-percentiles.
+Latency and throughput are means over identical requests (`steady_state`), not percentiles.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from shardwise.hardware import Chip, Switched, System
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_cache_bytes
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
+from shardwise.search.serving.rule import NO_SLACK, Slack
 from shardwise.workload import Serve
 
 # Share of an engine's maximum request rate that a plan uses. The rest is for bursts of requests,
@@ -111,11 +111,18 @@ def concatenate(parts: Sequence[Arrays]) -> Arrays:
     return type(parts[0])(**columns)
 
 
-def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bool) -> list[Points]:
+def colocated(
+    blocks: Sequence[EngineBlock],
+    job: Serve,
+    *,
+    machine_is_given: bool,
+    slack: Slack = NO_SLACK,
+) -> list[Points]:
     """Deployments whose engines both prefill and decode, one `Points` for each block.
 
     Args:
         machine_is_given: whether the search is on one machine, which limits the number of engines.
+        slack: how far its load may be above `MAX_LOAD`.
     """
     import numpy as np
 
@@ -133,7 +140,7 @@ def colocated(blocks: Sequence[EngineBlock], job: Serve, *, machine_is_given: bo
         machine_chips = np.array([system.n_chips for system in engines.systems])
         chips = machine_chips[engines.system_index].astype(float)
         if job.rate:
-            n_engines = np.ceil(job.rate / (MAX_LOAD * steady.requests_per_s))
+            n_engines = np.ceil(job.rate / (MAX_LOAD * slack.load * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
         no_prefill = np.full(n_points, -1)
         delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])

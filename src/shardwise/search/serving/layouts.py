@@ -12,6 +12,7 @@ from shardwise.errors import NoStrategy
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.hardware import Chip, Switched, System
+from shardwise.hardware.chip import get
 from shardwise.models import ModelConfig
 from shardwise.models.checks import near_divisors
 from shardwise.models.count import parameters
@@ -207,7 +208,8 @@ def engine_meshes(
         n_engines = engines_per_machine(system, n_chips)
         if not n_engines or (fills_machine and n_chips != total_chips):
             continue
-        if not fixed.sizes and not _is_common(system, n_chips, mesh_sizes):
+        is_asked_for = fixed.sizes or "weights" in fixed
+        if not is_asked_for and not _is_common(system, n_chips, mesh_sizes):
             continue
         max_engines = max_sizes.get("data", n_engines)
         if fixed.get("data", n_engines) == n_engines and n_engines <= max_engines:
@@ -218,16 +220,30 @@ def _is_common(system: System, n_chips: int, sizes: Mapping[str, int]) -> bool:
     """Whether operators launch such engines, so that a search proposes them unasked.
 
     GPUs of a node are divided evenly, or in powers of two where a rack has other numbers; and no
-    serving engine combines context parallelism with a pipeline.
+    serving engine combines context parallelism with a pipeline. Where GPUs of a node have links of
+    their own, stages of a pipeline are whole nodes, as the engines' documentation advises. Weights
+    in two dimensions, and prompts over a mesh axis, are those of JAX on TPUs.
     """
     if sizes["context"] > 1 and sizes["pipe"] > 1:
         return False
     topology = system.topology
     if not isinstance(topology, Switched):
         return True
+    if sizes["fsdp"] * sizes["context"] > 1:
+        return False
     node_gpus = min(topology.domain, topology.n_gpus)
+    if sizes["pipe"] > 1 and not has_only_pcie(system.chip):
+        stage_gpus = n_chips // sizes["pipe"]
+        if stage_gpus % topology.domain:
+            return False
     is_power_of_two = n_chips & (n_chips - 1) == 0
     return n_chips > node_gpus or node_gpus % n_chips == 0 or is_power_of_two
+
+
+def has_only_pcie(chip: Chip) -> bool:
+    """Whether GPUs of a node are joined by nothing faster than PCIe."""
+    node, pcie = get(chip, "node.egress"), get(chip, "pcie.bandwidth")
+    return isinstance(node, float) and isinstance(pcie, float) and node <= pcie
 
 
 def _role_sizes(

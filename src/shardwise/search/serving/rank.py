@@ -23,7 +23,7 @@ from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.deployments import Points, colocated, concatenate, disaggregated
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock, blocks
 from shardwise.search.serving.layouts import CandidateEngines, candidate_engines, machines
-from shardwise.search.serving.rule import Rule
+from shardwise.search.serving.rule import NO_SLACK, Rule, Slack
 from shardwise.strategy.mesh import Mesh
 from shardwise.units import bytes_per_element
 from shardwise.workload import Serve
@@ -68,6 +68,7 @@ class Request:
         disaggregate: True to search only disaggregated deployments, False only colocated ones;
             None to compare both, if the job has an output length and a bound on latency, for which
             prefill is separated.
+        slack: how far the means of a deployment may miss the bounds and the rate.
     """
 
     config: ModelConfig
@@ -76,6 +77,7 @@ class Request:
     fixed: Fixed = NOTHING_FIXED
     peak: bool = False
     disaggregate: bool | None = None
+    slack: Slack = NO_SLACK
 
     @property
     def chip(self) -> Chip:
@@ -156,6 +158,7 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
         request.job,
         machine_is_given=request.machine_is_given,
         name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
+        slack=request.slack,
     )
     candidates = _best_layouts(
         request, evaluated, points, order, keep + 1, each_prefill=each_prefill
@@ -180,7 +183,7 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
     machine_is_given = request.machine_is_given
     parts: list[Points] = []
     if request.disaggregate is not True:
-        parts += colocated(evaluated, job, machine_is_given=machine_is_given)
+        parts += colocated(evaluated, job, machine_is_given=machine_is_given, slack=request.slack)
     if request.disaggregate or request.compares_both_kinds:
         max_chips = max(system.n_chips for block in evaluated for system in block.engines.systems)
         if job.rate and not machine_is_given:
@@ -316,7 +319,12 @@ def _other_kind(
         return None
     points = concatenate(other_parts)
     try:
-        order, _ = choose.ordered(points, request.job, machine_is_given=request.machine_is_given)
+        order, _ = choose.ordered(
+            points,
+            request.job,
+            machine_is_given=request.machine_is_given,
+            slack=request.slack,
+        )
     except NoStrategy:
         return None
     return candidate(request.config, evaluated, points, int(order[0]))

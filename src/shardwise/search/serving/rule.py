@@ -1,4 +1,4 @@
-"""The criterion by which a search for serving chooses, which a plan records."""
+"""The criterion by which a search for serving chooses, which a plan records; what it may miss."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Literal
 # Bound on the TPOT of a job that states none: 20 tokens/s for a reader. MLPerf Inference 5.1 asks
 # for 30 to 80 ms in its interactive scenarios.
 USUAL_TPOT_S = 0.05
+# Bound on the TTFT of a job that states a request rate and none: that of the server scenarios of
+# MLPerf Inference 5.1 with Llama 2 70B, Llama 3.1 8B and DeepSeek-R1. Without one, requests may
+# queue for minutes on the fewest chips.
+USUAL_TTFT_S = 2.0
 
 Aim = Literal["chips", "throughput", "cheapest", "knee"]
 
@@ -26,6 +30,8 @@ class Rule:
         tpot_s: bound on the time per output token, or None.
         percentile: share of the requests that must meet the bounds; None if the bounds apply to
             the means.
+        usual: names of the bounds ("ttft", "tpot") that are usual ones, as the job states none.
+        batch: sequences of the job, if it fixes them.
         any_machine: whether the search chose the machine, and with it the number of chips.
     """
 
@@ -34,4 +40,23 @@ class Rule:
     ttft_s: float | None = None
     tpot_s: float | None = None
     percentile: float | None = None
+    usual: tuple[str, ...] = ()
+    batch: int | None = None
     any_machine: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slack:
+    """How far means may miss what is asked, as factors, where requests will be simulated.
+
+    Args:
+        load: of the share `deployments.MAX_LOAD` of an engine's request rate.
+        tpot, ttft: of the bounds.
+    """
+
+    load: float = 1.0
+    tpot: float = 1.0
+    ttft: float = 1.0
+
+
+NO_SLACK = Slack()

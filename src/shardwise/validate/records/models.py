@@ -238,5 +238,6 @@ def _moe(model: JsonReader) -> Moe:
         routing=Routing(
             n_groups=model.optional_integer("expert_groups") or 1,
             top_groups=model.optional_integer("top_expert_groups") or 1,
+            correction=model.flag("routing_correction"),
         ),
     )

@@ -149,9 +149,8 @@ def _to_run(data: dict[str, Any]) -> ServeRun:
 def _config(model: JsonReader, seq: int) -> tuple[ModelConfig, dict[str, str]]:
     """Return the architecture of a record, and the assumptions about it.
 
-    Sparse attention is approximated by a sliding window of as many keys as a query chooses
-    (`index_topk`). This gives the bytes read per token, but too little memory: sparse attention
-    keeps all keys in the cache, and smaller keys to choose by.
+    Sparse attention is MLA with a window of as many keys as a query chooses (`index_topk`): see
+    `estimate.serving.sparse`.
     """
     assumed = model_assumptions(model)
     if model.has("sparse"):
@@ -160,7 +159,7 @@ def _config(model: JsonReader, seq: int) -> tuple[ModelConfig, dict[str, str]]:
         del data["sparse"]
         data.pop("full_attention_every", None)
         model = JsonReader(data, model.path)
-        assumed["sparse"] = f"a window of {n_keys:,} keys: without the index and older keys"
+        assumed["sparse"] = f"{n_keys:,} keys a query, chosen as in DeepSeek-V3.2"
     return config_of(model, max(1, seq)), assumed
 
 

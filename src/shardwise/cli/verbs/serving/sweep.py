@@ -21,6 +21,7 @@ from shardwise.cli.verbs.serving.workload import (
     require_draft,
     weights_of,
 )
+from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving import sweep
 from shardwise.report.serving import sweep as report
 from shardwise.report.tables import FORMATS
@@ -44,6 +45,7 @@ def run(
     cached: options.CachedShare = "",
     draft: options.DraftedTokens = "",
     acceptance: options.AcceptedShare = "",
+    engine: options.ServingEngine = "",
     tensor: options.TensorAxis = "",
     expert: options.ExpertAxis = "",
     pipe: options.PipeAxis = "",
@@ -79,6 +81,7 @@ def run(
         dtype=(weights_of(config, dtype), dtypes),
         kv_dtype=(kv_dtype, dtypes),
         compute=(compute, dtypes),
+        engine=(engine, tuple(ENGINES)),
         weights=(weights, WORD_OPTIONS["weights"]),
         kv=(kv, WORD_OPTIONS["kv"]),
     )

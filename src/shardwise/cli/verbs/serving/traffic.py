@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from shardwise.cli.inputs import Inputs
-from shardwise.cli.verbs.serving.workload import RequestOptions
+from shardwise.cli.verbs.serving.workload import RequestOptions, parse_lengths
 from shardwise.errors import BadInput
 from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
 
@@ -30,7 +30,13 @@ def read_traffic(
     """
     inputs = Inputs()
     percentile = inputs.optional(parse_percentile, at)
+    ranges = _drawn_lengths(requests)
     if traffic == OFF or not (traffic or requests.rate or capacity):
+        if ranges:
+            inputs.refuse(
+                f"a range of {' and '.join(ranges)} lengths applies to simulated requests: add "
+                "--rate 20/s, or give one length."
+            )
         for name, value in {"--at": at, "--capacity": capacity}.items():
             if value:
                 inputs.refuse(
@@ -47,7 +53,27 @@ def read_traffic(
     if capacity and not (requests.ttft or requests.tpot):
         inputs.refuse("--capacity needs a bound: --ttft 500ms, --tpot 30ms, or both.")
     inputs.done()
-    return replace(arrivals, at=percentile or DEFAULT_AT)
+    return replace(
+        arrivals,
+        at=percentile or DEFAULT_AT,
+        prompt=ranges.get("prompt"),
+        output=ranges.get("output"),
+    )
+
+
+def _drawn_lengths(requests: RequestOptions) -> dict[str, tuple[int, int]]:
+    """Those of `prompt` and `output` that are ranges, with their limits; `read_jobs` refuses
+    what cannot be read."""
+    ranges = {}
+    for name in ("prompt", "output"):
+        text = getattr(requests, name)
+        try:
+            low, high = parse_lengths(text, f"--{name}")
+        except BadInput:
+            continue
+        if low < high:
+            ranges[name] = (low, high)
+    return ranges
 
 
 def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:

@@ -107,10 +107,31 @@ def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | N
     if not (requests.prompt or requests.output):
         context = requests.context or options.CONTEXT
         return {"context": inputs.read(units.parse_length, context, "--context")}
-    return {
-        "prompt": inputs.optional(units.parse_length, requests.prompt, "--prompt"),
-        "output": inputs.optional(units.parse_length, requests.output, "--output"),
+    limits = {
+        "prompt": inputs.optional(parse_lengths, requests.prompt, "--prompt"),
+        "output": inputs.optional(parse_lengths, requests.output, "--output"),
     }
+    return {name: pair and round(sum(pair) / 2) for name, pair in limits.items()}
+
+
+def parse_lengths(text: str, what: str) -> tuple[int, int]:
+    """Parse a length, or a range of lengths that are equally likely: `512-4k` -> (512, 4096).
+
+    >>> parse_lengths("512-4k", "--prompt"), parse_lengths("2048", "--prompt")
+    ((512, 4096), (2048, 2048))
+
+    Raises:
+        BadInput: not a length, or the first one of a range is larger.
+    """
+    shortest, _, longest = text.strip().partition("-")
+    if not shortest:
+        shortest = text  # a negative number
+        longest = ""
+    low = units.parse_length(shortest, what)
+    high = units.parse_length(longest, what) if longest else low
+    if low > high:
+        raise BadInput(f"{what} {text}: {low:,} is more than {high:,}. Write {longest}-{shortest}.")
+    return low, high
 
 
 def check_lengths(inputs: Inputs, prompt: str, output: str, context: str) -> None:

@@ -1,0 +1,120 @@
+"""What a search for a request rate tries in turn, before it refuses.
+
+A job that states a rate but not both bounds gets usual ones, so that its requests do not queue for
+minutes on the fewest chips; if no deployment keeps them, looser ones, and at last none but its own.
+Means are pessimistic where engines are not full: where they refuse, requests are simulated all the
+same on deployments whose means are near enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shardwise.errors import DoesNotFit, NoPlan, NoStrategy
+from shardwise.plan.schema.traffic import TrafficEstimate
+from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.refusals import rank_or_explain
+from shardwise.plan.serving.traffic_search import N_CANDIDATES, under_traffic
+from shardwise.search.serving.rank import Ranking, Request, rank
+from shardwise.search.serving.rule import USUAL_TPOT_S, USUAL_TTFT_S, Slack
+from shardwise.workload import Serve
+
+LOOSER = 4.0  # factor of the usual bounds in the second attempt
+# Of means, where requests are simulated before a refusal. In simulation, TPOT at a rate is up to a
+# third below its mean at a full batch, and prompts queue less than the formula for a busy engine
+# says.
+SIMULATED_SLACK = Slack(load=1.4, tpot=1.5, ttft=4.0)
+
+
+def searched(
+    request: Request, n_candidates: int, arrivals: Arrivals | None, *, largest: bool
+) -> tuple[Request, Ranking, TrafficEstimate | None]:
+    """The request with the bounds that were kept, its ranking, and metrics of simulated requests.
+
+    Args:
+        n_candidates: number of deployments to keep.
+        arrivals: requests to simulate, or None.
+        largest: also find the highest request rate that meets the bounds.
+
+    Raises:
+        NoStrategy, DoesNotFit: as `rank_or_explain`, and if no simulated deployment meets the
+            bounds.
+    """
+    *relaxable, last = _attempts(request)
+    for attempt in relaxable:
+        try:
+            return _once(*attempt, n_candidates, arrivals, largest=largest)
+        except NoStrategy:
+            continue
+    try:
+        return _once(*last, n_candidates, arrivals, largest=largest)
+    except NoPlan as refusal:
+        raise _explained(last[0], refusal) from None
+
+
+def _explained(request: Request, refusal: NoPlan) -> NoPlan:
+    """The refusal with what would work, where means refuse, too."""
+    try:
+        rank_or_explain(request, 0)
+    except NoStrategy as explained:
+        return NoStrategy(*dict.fromkeys((*refusal.problems, *explained.problems)))
+    except DoesNotFit as explained:
+        return explained
+    return refusal
+
+
+def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...]]]:
+    """Requests to try, each with the names of the bounds that it adds."""
+    job = request.job
+    missing = {"ttft_s": USUAL_TTFT_S, "tpot_s": USUAL_TPOT_S}
+    usual = {name: bound for name, bound in missing.items() if getattr(job, name) is None}
+    if job.rate and usual:
+        names = tuple(name.removesuffix("_s") for name in usual)
+        disaggregate = request.disaggregate
+        if len(usual) == len(missing):  # nobody asked for what prefill engines are separated for
+            disaggregate = bool(disaggregate)
+        for factor in (1.0, LOOSER):
+            bounds = {name: factor * bound for name, bound in usual.items()}
+            jobs = [_bounded(j, bounds) for j in request.jobs]
+            yield replace(request, jobs=jobs, disaggregate=disaggregate), names
+    yield request, ()
+
+
+def _bounded(job: Serve, bounds: dict[str, float]) -> Serve:
+    return replace(job, **bounds)  # type: ignore[arg-type]
+
+
+def _once(
+    request: Request,
+    usual: tuple[str, ...],
+    n_candidates: int,
+    arrivals: Arrivals | None,
+    *,
+    largest: bool,
+) -> tuple[Request, Ranking, TrafficEstimate | None]:
+    """One attempt; `usual` names the bounds that it adds. The result is that of `searched`."""
+    traffic = None
+    if arrivals is None:
+        ranking = rank(request, n_candidates)
+    else:
+        n_ranked = max(n_candidates, N_CANDIDATES)
+        ranking, traffic = _simulated(request, n_ranked, arrivals, largest=largest)
+    return request, replace(ranking, rule=replace(ranking.rule, usual=usual)), traffic
+
+
+def _simulated(
+    request: Request, n_candidates: int, arrivals: Arrivals, *, largest: bool
+) -> tuple[Ranking, TrafficEstimate]:
+    """The ranking led by the deployment that meets the bounds in simulation, and its metrics.
+
+    Means that miss the bounds by little are no refusal: those deployments are simulated, too.
+    """
+    try:
+        ranking = rank(request, n_candidates, each_prefill=True)
+        return under_traffic(request, ranking, arrivals, largest=largest)
+    except NoStrategy:
+        if not request.job.rate:
+            raise
+    ranking = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
+    return under_traffic(request, ranking, arrivals, largest=largest)
