@@ -57,7 +57,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
             *_not_trained(plan),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
-            *label_first("next", [*_practice(plan), *_alternatives(plan)]),
+            *label_first("next", [*_practice(plan)] or _alternatives(plan)),
         ]
     )
     if verbose:
@@ -339,8 +339,6 @@ def _practice(plan: Plan) -> Iterator[str]:
 def _alternatives(plan: Plan) -> Iterator[str]:
     """The best splits with other tensor sizes, except those that a reason already mentions."""
     mentioned = [reason.mesh for reason in plan.why if isinstance(reason, TensorSplit)]
-    if plan.practice and plan.practice.rival:
-        mentioned.append(plan.practice.rival.mesh)
     for other in plan.alternatives[:MAX_ALTERNATIVES]:
         if other.mesh not in mentioned:
             yield (
