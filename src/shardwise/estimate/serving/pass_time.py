@@ -85,11 +85,16 @@ class PassTime:
         return sum(self.traffic.values(), 0.0)
 
     @property
+    def exposed_comm_s(self) -> Num:
+        """Seconds of collectives that no work on the chip hides."""
+        if self.overlaps:
+            return maximum(self.comm_s - self.local_s, 0.0)
+        return self.comm_s
+
+    @property
     def step_s(self) -> Num:
         """Expected seconds of the pass."""
-        if self.overlaps:
-            return maximum(self.local_s, self.comm_s) + self.host
-        return self.local_s + self.comm_s + self.host
+        return self.local_s + self.exposed_comm_s + self.host
 
 
 def pass_time(engine: PricedEngine, load: Load) -> PassTime:

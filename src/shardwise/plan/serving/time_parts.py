@@ -31,9 +31,14 @@ MAX_BATCH = 2**20  # largest number of sequences that `kv_batch` tries
 
 
 def parts(time: PassTime) -> dict[str, float]:
-    """Part of a pass -> its seconds, for parts that take any; their sum is the time of the pass."""
+    """Part of a pass -> its seconds, for parts that take any; their sum is the time of the pass.
+
+    Collectives count with what no work on the chip hides.
+    """
     seconds: dict[str, Num] = {word: getattr(time, name) for name, word in ON_CHIP.items()}
-    seconds |= time.traffic
+    if float(time.comm_s):
+        exposed = time.exposed_comm_s / time.comm_s
+        seconds |= {role: role_s * exposed for role, role_s in time.traffic.items()}
     return nonzero(seconds)
 
 
