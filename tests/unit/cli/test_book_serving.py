@@ -16,6 +16,9 @@ import pytest
 from tests.golden.terminal import run
 
 BOOK = 0.04
+# Sequences that fit, of the 43 in each slice. With int4 weights embedding and head stay in 16
+# bits, which takes the room of 2.3 sequences (2 tables of 128,256 x 8,192 by 1.5 bytes more).
+FITTING = {"bf16": 43, "int8": 43, "int4": 40.7}
 SLICES = [("bf16", "v5e:4x4", 16), ("int8", "v5e:2x4", 8), ("int4", "v5e:2x2", 4)]
 
 
@@ -44,7 +47,8 @@ def test_smallest_slices(dtype: str, machine: str, chips: int) -> None:
     said = screen(f"fit llama3-70b v5e --serve --dtype {dtype} --context 8192")
     assert f"fits on {machine} ({chips} chips)" in said
     (row,) = rows(f"sweep llama3-70b {machine} --serve --dtype {dtype} --context 8192 --peak")
-    assert row["max_batch"] == pytest.approx(43, rel=0.08)  # of usable, not of documented memory
+    # Of usable, not of documented memory.
+    assert row["max_batch"] == pytest.approx(FITTING[dtype], rel=0.08)
 
 
 def test_17_ms_on_the_smallest_slice_of_each_dtype() -> None:
@@ -93,7 +97,8 @@ def test_queries_per_second_and_chip(dtype: str, machine: str, per_chip: float) 
     full = told(explain)["batches"][-1]
     chips = {m: n for _, m, n in SLICES}[machine]
     rate = full["batch"] / full["step_s"]["lower"] / 512 / chips
-    assert rate == pytest.approx(per_chip, rel=0.07)  # 40 to 42 of the book's 43 fit
+    # 38 to 42 of the book's 43 fit, see `FITTING`.
+    assert rate == pytest.approx(per_chip * FITTING[dtype] / 43, rel=0.07)
 
 
 def test_critical_batches() -> None:
@@ -131,7 +136,7 @@ def test_about_three_engines_for_prompts_to_one_that_generates() -> None:
     # On chips of any number the cheapest deployment for 3 requests/s has that ratio.
     plan = (
         "plan llama3-70b v5e --serve --prompt 8192 --output 512 --rate 3/s --disaggregate "
-        "--fix tensor=16,pipe=1,context=1,fsdp=1,kv=batch --peak"
+        "--ttft 60s --tpot 1s --fix tensor=16,pipe=1,context=1,fsdp=1,kv=batch --peak"
     )
     found = told(plan)["strategy"]
     assert (found["prefill"]["count"], found["servers"]["count"]) == (3, 1)

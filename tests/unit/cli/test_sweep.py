@@ -10,6 +10,7 @@ import shlex
 import pytest
 
 import shardwise as sw
+from shardwise import units
 from shardwise.cli.machines import parse_systems
 from shardwise.errors import BadInput
 from tests.golden.terminal import run
@@ -64,7 +65,7 @@ def test_what_differs_is_a_column_and_what_does_not_is_said_once() -> None:
             assert f"remat {rows[0]['remat']}" in common
     assert "precision" in headers  # whole words
     assert max(map(len, lines)) <= 80
-    assert all(f"{row['memory_bytes'] / 2**30:.3g} GiB" in "\n".join(lines) for row in rows)
+    assert all(units.show_gib(row["memory_bytes"]) in "\n".join(lines) for row in rows)
 
 
 def test_a_table_that_is_too_wide_names_strategies_by_letters() -> None:

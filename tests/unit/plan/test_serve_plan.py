@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import shardwise as sw
@@ -12,6 +14,7 @@ from shardwise.plan.schema.serving_reasons import CriticalBatch
 from shardwise.plan.serving.build import search
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.report.serving.reasons import reason_text
+from shardwise.search.serving.rule import USUAL_TTFT_S
 
 LLAMA = sw.model("llama3-70b")
 CHAT = sw.Serve(prompt=2048, output=256)
@@ -128,7 +131,9 @@ def test_a_plan_gives_its_inputs_back(
     where = sw.hardware(hardware) if ":" in hardware else sw.chip(hardware)
     plan = sw.plan(sw.model(model), where, job, disaggregate=disaggregate)
     asked, chosen = rebuild(decode(encode(plan)))
-    assert asked.job == job
+    # Of a job with a rate and no bound on TTFT, with the usual one that the plan kept.
+    bounded = replace(job, ttft_s=USUAL_TTFT_S) if job.rate and not job.ttft_s else job
+    assert asked.job == bounded
     assert asked.hardware == where
     assert chosen.tpot_s == pytest.approx(plan.estimate.tpot_s)
     assert chosen.ttft_s == pytest.approx(plan.estimate.ttft_s)
