@@ -87,6 +87,15 @@ class Engine:
         """Whether the model has experts."""
         return self.plan.model.n_experts > 0
 
+    @property
+    def longest_context(self) -> int:
+        """Tokens of the longest request: the plan's context is that of the mean one."""
+        context = self.plan.workload.context
+        traffic = self.plan.estimate.traffic
+        if traffic and traffic.prompt and traffic.output:
+            return max(context, traffic.prompt[1] + traffic.output[1])
+        return context
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:

@@ -10,6 +10,8 @@ from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
+from shardwise.models import Mla, Mlp, ModelConfig, Moe, stack
+from shardwise.models.numerics import Routing
 
 # Field of Megatron Core -> flag, where it is not the field's name with dashes.
 _FLAGS = {
@@ -41,17 +43,15 @@ def write(run: TrainingRun) -> Written:
         "pretrain_gpt.py",
         "--num-layers": model.n_layers,
         "--hidden-size": model.d_model,
-        "--ffn-hidden-size": model.d_ff,
+        "--ffn-hidden-size": _dense_width(run.model),
         "--num-attention-heads": model.n_heads,
     }
     settings |= _architecture(run)
     if model.n_kv_heads < model.n_heads:
         settings |= {"--group-query-attention": True, "--num-query-groups": model.n_kv_heads}
-    if run.is_moe:
-        settings |= {
-            "--num-experts": model.n_experts,
-            "--moe-router-topk": model.experts_per_token,
-        }
+    if run.model.moe:
+        settings |= _experts(run.model, run.model.moe)
+        notes += _unsaid_routing(run.model.moe.routing)
     settings["--max-position-embeddings"] = run.job.seq
     settings |= {_flag(field): value for field, value in values.items()}
     settings["--bf16"] = True
@@ -71,7 +71,9 @@ def _architecture(run: TrainingRun) -> Settings:
     layer = run.model.groups[-1].layer
     attention = layer.attention
     settings: Settings = {}
-    if attention and attention.d_head * attention.n_heads != run.model.d_model:
+    if attention and attention.mla:
+        settings |= _latents(attention.mla)
+    elif attention and attention.d_head * attention.n_heads != run.model.d_model:
         settings["--kv-channels"] = attention.d_head
     if layer.ffn and layer.ffn.gated:
         settings["--swiglu"] = True
@@ -90,6 +92,68 @@ def _architecture(run: TrainingRun) -> Settings:
         settings["--position-embedding-type"] = "rope"
         settings["--rotary-base"] = int(attention.rotary.theta)
     return settings
+
+
+def _dense_width(model: ModelConfig) -> int:
+    """Width of a feed-forward layer without experts, or of an expert if every layer has them."""
+    dense = [ffn.d_ff for ffn, _ in model.ffns if isinstance(ffn, Mlp)]
+    return dense[0] if dense else model.d_ff
+
+
+def _latents(mla: Mla) -> Settings:
+    """Flags of latent attention."""
+    settings: Settings = {
+        "--multi-latent-attention": True,
+        "--kv-lora-rank": mla.kv_lora_rank,
+        "--qk-head-dim": mla.d_nope,
+        "--qk-pos-emb-head-dim": mla.d_rope,
+        "--v-head-dim": mla.d_v,
+    }
+    if mla.q_lora_rank:
+        settings["--q-lora-rank"] = mla.q_lora_rank
+    return settings
+
+
+def _experts(model: ModelConfig, moe: Moe) -> Settings:
+    """Flags of routed and shared experts, and of the choice among them."""
+    settings: Settings = {
+        "--num-experts": moe.n_experts,
+        "--moe-ffn-hidden-size": moe.d_ff,
+        "--moe-router-topk": moe.experts_per_token,
+    }
+    has_experts = [isinstance(group.layer.ffn, Moe) for group in model.groups]
+    if not all(has_experts):
+        marks = []
+        for segment in stack(model):
+            marks += [str(int(has_experts[kind])) for kind in segment.kinds] * segment.repeats
+        settings["--moe-layer-freq"] = f"[{','.join(marks)}]"
+    if moe.n_shared_experts:
+        settings["--moe-shared-expert-intermediate-size"] = moe.d_ff_shared
+    if moe.shared_gate:
+        settings["--moe-shared-expert-gate"] = True
+    routing = moe.routing
+    if routing.score != "softmax":
+        settings["--moe-router-score-function"] = routing.score
+    elif not routing.normalized:
+        settings["--moe-router-pre-softmax"] = True
+    if routing.correction:
+        settings["--moe-router-enable-expert-bias"] = True
+    if routing.n_groups > 1:
+        settings["--moe-router-num-groups"] = routing.n_groups
+        settings["--moe-router-group-topk"] = routing.top_groups
+    if routing.scale != 1:
+        settings["--moe-router-topk-scaling-factor"] = routing.scale
+    return settings
+
+
+def _unsaid_routing(routing: Routing) -> list[str]:
+    """What flags do not say of the choice of experts."""
+    notes = []
+    if routing.score != "softmax" and not routing.normalized:
+        notes.append("weights of experts that are not divided by their sum: Megatron divides them.")
+    if routing.on_input:
+        notes.append("weights that multiply an expert's input: Megatron weighs the outputs.")
+    return notes
 
 
 def read(settings: Settings) -> TrainingLaunch:

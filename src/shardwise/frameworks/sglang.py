@@ -35,7 +35,7 @@ def write(engine: Engine) -> Written:
         settings["attn-cp-size"] = mesh["context"]
     settings |= {
         "kv-cache-dtype": engine_layout.kv_dtype(engine, "sglang", _KV),
-        "context-length": engine.plan.workload.context,
+        "context-length": engine.longest_context,
         "max-running-requests": engine.batch,
         "chunked-prefill-size": engine_layout.chunk(engine),
     }

@@ -35,7 +35,7 @@ def write(engine: Engine) -> Written:
         "pipeline_parallel_size": mesh["pipe"],
         "enable_attention_dp": groups > 1,
         "max_batch_size": -(-engine.batch // groups),
-        "max_seq_len": engine.plan.workload.context,
+        "max_seq_len": engine.longest_context,
         "max_num_tokens": engine_layout.chunk(engine),
         "enable_chunked_prefill": True,
         "kv_cache_config": {

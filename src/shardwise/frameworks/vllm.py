@@ -28,7 +28,7 @@ def write(engine: Engine) -> Written:
         "data-parallel-size": mesh["expert"],
         "enable-expert-parallel": whole,
         "kv-cache-dtype": engine_layout.kv_dtype(engine, "vllm", _KV),
-        "max-model-len": engine.plan.workload.context,
+        "max-model-len": engine.longest_context,
         "max-num-seqs": -(-engine.batch // mesh["expert"]),
         "max-num-batched-tokens": engine_layout.chunk(engine),
         "enable-chunked-prefill": True,

@@ -40,6 +40,37 @@ def test_megatron_is_told_the_layers_of_the_model() -> None:
     assert settings("megatron", qwen)["--kv-channels"] == 128
 
 
+def test_megatron_is_told_of_latents_and_experts() -> None:
+    deepseek = sw.evaluate(
+        sw.model("deepseek-v3"),
+        sw.hardware("h100:1024"),
+        sw.Train(batch=1024, seq=4096, remat="full"),
+        sw.Mesh(expert=64, data=16),
+    )
+    flags = settings("megatron", deepseek)
+    assert flags["--ffn-hidden-size"] == 18432  # of the three dense layers
+    assert flags["--moe-ffn-hidden-size"] == flags["--moe-shared-expert-intermediate-size"] == 2048
+    assert flags["--moe-layer-freq"] == f"[{','.join('000' + '1' * 58)}]"
+    assert flags["--multi-latent-attention"]
+    assert (flags["--q-lora-rank"], flags["--kv-lora-rank"]) == (1536, 512)
+    dims = ("--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim")
+    assert [flags[name] for name in dims] == [128, 64, 128]
+    assert "--kv-channels" not in flags
+    assert flags["--moe-router-score-function"] == "sigmoid"
+    assert (flags["--moe-router-num-groups"], flags["--moe-router-group-topk"]) == (8, 4)
+
+
+def test_engines_have_room_for_the_longest_request(tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    lengths = ("--prompt", "128-1k", "--output", "32-256")
+    told = run("plan", "llama3-8b", "h100:1", "--serve", *lengths, "--rate", "1/s", "-o", path)
+    assert told.code == 0, told.err
+    for framework, name in (("vllm", "max-model-len"), ("sglang", "context-length")):
+        text = run("export", path, "--to", framework).out
+        (line,) = (line for line in text.splitlines() if name in line)
+        assert "1280" in line
+
+
 def test_nodes_of_gpus_are_slices_to_maxtext() -> None:
     keys = settings("maxtext", plans.training("fsdp-tensor"))
     over = [value for key, value in keys.items() if key.startswith("dcn_")]

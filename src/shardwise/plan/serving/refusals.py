@@ -162,7 +162,7 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
         if at_peak:
             yield f"At the chip's bare peaks, which no engine reaches, {at_peak[0]} would (--peak)."
     if options:
-        yield f"What meets it: {', or '.join(options)}."
+        yield f"What meets it on average: {', or '.join(options)}."
     elif request.fixed.names:
         yield f"Leave {' and '.join(request.fixed.names)} free, or loosen the bounds."
     else:

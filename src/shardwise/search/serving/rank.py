@@ -204,7 +204,8 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
 def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> str:
     """Message for a machine that cannot serve the requests, with what would work."""
     name = request.hardware.name
-    rate = request.job.rate
+    job = request.job
+    rate = job.rate
     if not rate:
         return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
     max_rates = []
@@ -214,7 +215,8 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
     return (
         f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
         f"chips. For their number run: shardwise plan {request.config.name} "
-        f"{request.chip.spelling} --serve --rate {rate:g}/s"
+        f"{request.chip.spelling} --serve --prompt {job.prompt} --output {job.output} "
+        f"--rate {rate:g}/s"
     )
 
 

@@ -41,6 +41,16 @@ def test_a_saved_plan_keeps_its_engine(tmp_path: Path) -> None:
     assert chosen.ttft_s == pytest.approx(plan.estimate.ttft_s)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_plan_of_every_engine_on_several_chips_is_read_back(engine: str, tmp_path: Path) -> None:
+    """The parts of a pass sum to its time, also where collectives overlap."""
+    path = tmp_path / "plan.json"
+    job = sw.Serve(prompt=1024, output=128, engine=engine)
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:8"), job, fixed={"tensor": 8})
+    plan.save(path)
+    assert sw.load(path) == plan
+
+
 def test_a_plan_without_an_engine_is_of_an_unknown_one(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     planned("unknown").save(path)
