@@ -227,8 +227,7 @@ class _TrafficSearch:
         n_decode, n_prefill = _counts(candidate)
         n_growths = entry.n_growths
         within = entry.within
-        misses_ttft = True
-        misses_tpot = True
+        misses_ttft = misses_tpot = True
         if traffic:
             within = traffic.within
             misses_ttft = _misses(traffic.ttft_s, traffic.ttft_bound_s, traffic.at)
@@ -242,7 +241,10 @@ class _TrafficSearch:
         if n_prefill and (misses_ttft or not misses_tpot):
             counts.append((n_decode, n_prefill + _engines_to_add(n_prefill, n_growths)))
         if not n_prefill or misses_tpot or not misses_ttft:
-            counts.append((n_decode + _engines_to_add(n_decode, n_growths), n_prefill))
+            more = n_decode + _engines_to_add(n_decode, n_growths)
+            if self.n_chips and not n_prefill:
+                more = min(more, candidate.server.layout.mesh.data)  # all engines of the machine
+            counts.append((more, n_prefill))
         for n_engines in counts:
             grown = resized(candidate, *n_engines, self.rate)
             self._enqueue(_QueuedDeployment(0, entry.used_bound, 0, grown, n_growths, within))

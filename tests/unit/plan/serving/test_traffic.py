@@ -169,6 +169,17 @@ def test_a_part_of_the_engines_has_no_less_to_do(servers: int, readers: int) -> 
     assert not m or part / m >= 1 / readers - 1e-12
 
 
+def test_a_machine_is_used_to_its_last_engine() -> None:
+    """The engines that serve the rate on any number of chips do so on a machine of as many."""
+    job = sw.Serve(prompt=2048, output=512, rate=20.0, ttft_s=1.0, tpot_s=0.05)
+    model = sw.model("llama3-70b")
+    anywhere = sw.plan(model, sw.chip("h100"), job, disaggregate=False)
+    n_chips = anywhere.strategy.n_chips
+    assert n_chips > 8
+    given = sw.plan(model, sw.hardware(f"h100:{n_chips}"), job, disaggregate=False)
+    assert given.strategy.servers.mesh == anywhere.strategy.servers.mesh
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="unknown traffic"):
         read_arrivals("poison")
