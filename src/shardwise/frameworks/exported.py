@@ -90,11 +90,12 @@ class Engine:
     @property
     def longest_context(self) -> int:
         """Tokens of the longest request: the plan's context is that of the mean one."""
-        context = self.plan.workload.context
+        work = self.plan.workload
         traffic = self.plan.estimate.traffic
-        if traffic and traffic.prompt and traffic.output:
-            return max(context, traffic.prompt[1] + traffic.output[1])
-        return context
+        if not traffic or not (traffic.prompt or traffic.output):
+            return work.context
+        longest_prompt = max(traffic.prompt or (work.prompt or 0,))
+        return longest_prompt + max(traffic.output or (work.output or 0,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,9 +60,10 @@ def test_megatron_is_told_of_latents_and_experts() -> None:
     assert (flags["--moe-router-num-groups"], flags["--moe-router-group-topk"]) == (8, 4)
 
 
-def test_engines_have_room_for_the_longest_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["32-256", "256"])
+def test_engines_have_room_for_the_longest_request(output: str, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
-    lengths = ("--prompt", "128-1k", "--output", "32-256")
+    lengths = ("--prompt", "128-1k", "--output", output)
     told = run("plan", "llama3-8b", "h100:1", "--serve", *lengths, "--rate", "1/s", "-o", path)
     assert told.code == 0, told.err
     for framework, name in (("vllm", "max-model-len"), ("sglang", "context-length")):
