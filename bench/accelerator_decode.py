@@ -7,6 +7,7 @@ embedding, of which it takes a row for each sequence, and the keys and values of
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from accelerator_device import Device, Found
 from accelerator_measure import measured_bandwidth
+from accelerator_profile import account
 from accelerator_train import SIZES, model_of, parameters, size_of
 
 import shardwise as sw
@@ -29,7 +31,7 @@ from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 
-BATCHES = {False: (1, 16, 64), True: (1, 2, 4)}  # tiny or not
+BATCHES = {False: (1, 4, 16, 64), True: (1, 2, 4)}  # tiny or not
 CONTEXT = {False: 2048, True: 64}
 STEPS = {False: 50, True: 5}
 SHARE = 0.8  # of the memory, for weights and cache
@@ -49,10 +51,19 @@ def decode(device: Device) -> Found:
         roofs["catalog"] = (chip.hbm_bytes_per_s or 0.0) / (chip.n_devices or 1)
     rows = []
     for batch in BATCHES[device.tiny]:
-        seconds = step_s(programs, batch, device)
+        step = step_of(programs, batch, device)
+        seconds = step_s(step, STEPS[device.tiny])
         n_bytes = weight_bytes + batch * CONTEXT[device.tiny] * token_bytes
         shares = {name: n_bytes / roof / seconds for name, roof in roofs.items() if roof}
-        rows.append({"batch": batch, "step_s": seconds, "bytes": n_bytes, "share": shares})
+        rows.append(
+            {
+                "batch": batch,
+                "step_s": seconds,
+                "bytes": n_bytes,
+                "share": shares,
+                "account": account(step, device, f"decode-{size}-{batch}"),
+            }
+        )
     return {
         "model": config.name,
         "n_layers": n_layers,
@@ -110,8 +121,8 @@ def engine(config: sw.ModelConfig, device: Device) -> tuple[Programs, int, float
     return programs, weight_bytes, token_bytes
 
 
-def step_s(programs: Programs, batch: int, device: Device) -> float:
-    """Seconds of a step: a forward pass and the draw of its tokens, as the engine queues them."""
+def step_of(programs: Programs, batch: int, device: Device) -> Callable[[], Any]:
+    """A function that queues a step: a forward pass and the draw of its tokens."""
     context = CONTEXT[device.tiny]
     width = int(ceil_div(context, programs.forward.block_tokens))
     slot_B = np.arange(batch, dtype=np.int32)
@@ -128,10 +139,15 @@ def step_s(programs: Programs, batch: int, device: Device) -> float:
         programs.perform("forward", False, *arrays)
         return programs.perform("draw", None, slot_B, None, None)
 
+    return step
+
+
+def step_s(step: Callable[[], Any], n_steps: int) -> float:
+    """Seconds of a step of some that are queued, as the engine does."""
     jax.block_until_ready(step())
     jax.block_until_ready(step())
     start = time.perf_counter()
-    for _ in range(STEPS[device.tiny]):
+    for _ in range(n_steps):
         drawn = step()
     jax.block_until_ready(drawn)
-    return (time.perf_counter() - start) / STEPS[device.tiny]
+    return (time.perf_counter() - start) / n_steps

@@ -20,7 +20,7 @@ from shardwise.hardware.catalog import is_chip
 # What JAX calls a device whose name in the catalog is another.
 CATALOG_NAMES = {"TPU v5": "v5p"}
 N_TRIALS = 5
-TRIAL_S = {False: 0.2, True: 0.02}  # seconds of a trial at least; tiny or not
+TRIAL_S = {False: 0.1, True: 0.02}  # seconds of a trial at least; tiny or not
 USABLE = 0.93  # of the memory that JAX has: the rest is lost between arrays
 
 Found = dict[str, Any]
@@ -110,7 +110,7 @@ def found_device(*, tiny: bool, out: str) -> Device:
 
     devices = local_devices()
     shape: tuple[int, ...] = ()
-    if getattr(devices[0], "coords", None) is not None:
+    if devices[0].platform == "tpu":
         shape = tuple(1 + max(axis) for axis in zip(*(d.coords for d in devices), strict=True))
     memory = devices[0].memory_stats() or {}
     return Device(

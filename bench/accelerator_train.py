@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from accelerator_device import Device, Found, grid
+from accelerator_profile import account
 
 import shardwise as sw
 from shardwise.errors import DoesNotFit
@@ -20,6 +21,7 @@ from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.compile_cache import kept_programs
 from shardwise.runtime.devices import local_devices
 from shardwise.runtime.training.programs import step_of
+from shardwise.train.device_memory import program_bytes, require_memory
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from shardwise.train.run import compile_step
@@ -69,6 +71,8 @@ class Run:
         start = time.perf_counter()
         self._step = compile_step(made)
         self.compile_s = time.perf_counter() - start
+        self.n_bytes = program_bytes(self._step)
+        require_memory(self._step, devices[0], plan.estimate.memory_bytes_per_chip.total)
         self._state = random_state(made, 0)
         _, shapes = made.shapes()
         random = np.random.default_rng(0)
@@ -129,18 +133,38 @@ def parameters(model: sw.ModelConfig) -> int:
     return round(sum(n * weight.size for weight, n in model_weights(model)))
 
 
-def fitting_plan(size: str, system: System) -> tuple[sw.Plan, int]:
+def fitting_plan(size: str, system: System, most: int | None = None) -> tuple[sw.Plan, int]:
     """The plan with the most layers that fit, and their number.
+
+    Args:
+        most: layers; by default those of the size.
 
     Raises:
         DoesNotFit: a single layer does not.
     """
     batch, seq = JOBS[size]
     job = sw.Train(batch=batch, seq=seq)
-    n_layers = SIZES[size]["n_layers"]
+    n_layers = most or SIZES[size]["n_layers"]
     while True:
         try:
             return sw.plan(model_of(size, n_layers), system, job), n_layers
+        except DoesNotFit:
+            if n_layers == 1:
+                raise
+            n_layers -= 1
+
+
+def fitting_run(size: str, system: System, devices: list[Any]) -> tuple[Run, sw.Plan, int]:
+    """The step with the most layers whose plan and whose program fit, its plan, and their number.
+
+    Raises:
+        DoesNotFit: a single layer does not.
+    """
+    n_layers = None
+    while True:
+        plan, n_layers = fitting_plan(size, system, n_layers)
+        try:
+            return Run(plan, devices), plan, n_layers
         except DoesNotFit:
             if n_layers == 1:
                 raise
@@ -162,9 +186,9 @@ def train(size: str, device: Device) -> Found:
     """MFU of a size on one chip at the catalog's peak."""
     size = size_of(size, device)
     system = device.machine(measured=False)
-    plan, n_layers = fitting_plan(size, system)
     devices = local_devices()
-    found = timed(plan, devices)
+    run, plan, n_layers = fitting_run(size, system, devices)
+    found = {**timed_steps(lambda: run.step()[0], STEPS), "compile_s": run.compile_s}
     memory = devices[0].memory_stats() or {}
     flops, peak = planned_flops(plan), system.chip.peak_flops_per_s["bf16"]
     return {
@@ -182,7 +206,9 @@ def train(size: str, device: Device) -> Found:
         "peak_flops_per_s": peak,
         "mfu": mfu(flops, found["step_s"], 1, peak),
         "tokens_per_s": plan.workload.tokens_per_step / found["step_s"],
+        "program_bytes": run.n_bytes,
         "peak_memory_bytes": memory.get("peak_bytes_in_use"),
         "planned_memory_bytes": plan.estimate.memory_bytes_per_chip.total,
+        "account": account(run.step, device, f"train-{size}"),
         **found,
     }

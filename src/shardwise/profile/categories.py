@@ -35,8 +35,11 @@ MOVES = frozenset(
 ATTENTION_SCOPES = ("attn.core", "attn.scores", "attn.values", "attn.prompts", "attn.caches")
 
 _SUFFIX = re.compile(r"[.\d]*$")
-_ATTENTION_KERNEL = re.compile(r"attention|flash|fmha|splash", re.I)
-_PRODUCT_KERNEL = re.compile(r"gemm|matmul|cublas|conv|(?<![a-z])dot(?![a-z])", re.I)
+# Of cuDNN's attention, two kernels of the backward pass have names of their own.
+_ATTENTION_KERNEL = re.compile(r"attention|flash|fmha|splash|sdpa|dot_do_o|convert_dq", re.I)
+_PRODUCT_KERNEL = re.compile(
+    r"gemm|matmul|cublas|cutlass|nvjet|conv(?!ert)|(?<![a-z])dot(?![a-z])", re.I
+)
 _COLLECTIVE_NAME = re.compile("|".join([*COLLECTIVES, "nccl"]), re.I)
 _MOVE_NAME = re.compile(r"^(wrapped_)?(copy|transpose|memcpy|bitcast|slice|concatenate|pad)", re.I)
 

@@ -19,7 +19,7 @@ _TRANSFORM = re.compile(r"(?:jvp|transpose|vmap|remat|checkpoint)\(([^()]*)\)")
 _MADE_BY_JAX = frozenset(
     {
         "while", "body", "cond", "branch_0_fun", "branch_1_fun", "closed_call",
-        "checkpoint", "rematted_computation", "shard_map", "pjit", "custom_vjp_call",
+        "checkpoint", "eval_jaxpr", "rematted_computation", "shard_map", "pjit", "custom_vjp_call",
         "custom_jvp_call", "custom_vjp_call_jaxpr", "remat", "remat2", "core_call", "scan",
     }
 )  # fmt: skip

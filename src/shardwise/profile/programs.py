@@ -7,6 +7,7 @@ still has the names of operations.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ from shardwise.profile.neighbours import neighbours
 
 PLANE = "/host:metadata"
 _NUMBER = re.compile(r"\(\d+\)$")
+_NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")  # of the name of an operation
 MAX_DEPTH = 8  # of computations that call each other
 NO_WORK = ("bitcast", "get-tuple-element", "tuple")  # other names of a result
 
@@ -53,7 +55,7 @@ class ProgramOperation:
         return name, phase if self.op_name else near_phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A compiled program.
 
@@ -64,6 +66,11 @@ class Program:
 
     operations: dict[str, ProgramOperation]
     content: bytes
+
+    @functools.cached_property
+    def by_kernel(self) -> dict[str, str]:
+        """Kernel of a GPU -> the operation that it is called after."""
+        return {_NOT_IN_KERNELS.sub("_", name): name for name in self.operations}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,16 @@ class Programs:
             if name in program.operations:
                 return program.operations[name]
         return None
+
+    def of_kernel(self, module: str, kernel: str) -> str:
+        """The operation that a kernel of a GPU is called after; the kernel itself if there is none.
+
+        Operations that are alike share the kernel of one of them.
+        """
+        for program in self.named(module):
+            if kernel in program.by_kernel:
+                return program.by_kernel[kernel]
+        return kernel
 
     def executed(self, module: str, names: Iterable[str]) -> Program | None:
         """The program of a name that has these operations; None if it is not the only one."""

@@ -145,7 +145,7 @@ def _configure_cpu_devices(n_devices: int) -> None:
 
 def _sort_key(device: Any) -> tuple[Any, ...]:
     """Sort key: slice, coordinates and core on TPUs; process and device id elsewhere."""
-    if getattr(device, "coords", None) is not None:
+    if device.platform == "tpu":
         return (getattr(device, "slice_index", 0), *device.coords, device.core_on_chip)
     return (device.process_index, device.id)
 

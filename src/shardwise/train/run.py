@@ -22,6 +22,7 @@ from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.checks import check_inputs
 from shardwise.train.data_order import DataOrder, data_order, read_mixture
+from shardwise.train.device_memory import require_memory
 from shardwise.train.metrics import Hooks, MetricsFile, Run
 from shardwise.train.options import CheckpointOptions, default_recipe, record_of
 from shardwise.train.recipe import Recipe
@@ -234,6 +235,8 @@ def _prepare(
     Returns:
         The loop, ready to run, and the seconds of the compile.
     """
+    import jax
+
     from shardwise.runtime.training.programs import step_of
     from shardwise.train.guard import guarded_optimizer
     from shardwise.train.loop import Loop
@@ -269,6 +272,7 @@ def _prepare(
     compiled = compile_step(train_step)
     compile_s = time.perf_counter() - started_s
     hooks.on_stage("")
+    require_memory(compiled, jax.local_devices()[0], plan.estimate.memory_bytes_per_chip.total)
     if restored is not None:
         n_done = restored.step
         state = portable.to_step(restored.state)

@@ -6,10 +6,13 @@ import threading
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from shardwise.errors import BadInput
+from shardwise.runtime.layout.mesh import RoleMesh
+from shardwise.runtime.serving.forward import PagedForward
 from shardwise.serve.live import Live
 from shardwise.serve.programs import Programs
 from shardwise.serve.request import CANCELLED, FAILED, LENGTH, STOP, Generation, Sampling
@@ -23,6 +26,7 @@ from tests.unit.serve.engines import (
     Output,
     generate,
     programs,
+    random_weights,
     running,
 )
 
@@ -160,6 +164,26 @@ def test_arrays_by_layer_and_weights_by_output(
         with running(programs(weights=weights)) as engine:
             texts = [output.ids for output in generate(engine, requests(5))]
     assert [output.ids for output in outputs] == texts
+
+
+def test_arrays_by_layer_of_one_gpu(monkeypatch: pytest.MonkeyPatch, plain: Greedy) -> None:
+    """Stacks are freed, and few rows are padded; the devices are those of a CPU all the same."""
+    monkeypatch.setattr(RoleMesh, "platform", "gpu")
+    state = programs().forward.engine
+    weights = jax.tree.map(jnp.copy, random_weights())
+    (stack,) = weights["layers"]
+    by_layer = Programs(
+        forward=PagedForward(engine=state, n_blocks=64, block_tokens=4, by_layer=True),
+        weights=weights,
+        max_sequences=4,
+        max_tokens=16,
+        max_context=64,
+    )
+    assert all(array.is_deleted() for array in stack.values())
+    by_layer.compile()
+    with running(by_layer) as engine:
+        outputs = [generate(engine, requests(n))[-1] for n in (1, 5)]
+    assert [o.ids for o in outputs] == [plain.continuation(prompts(n)[-1], 12) for n in (1, 5)]
 
 
 def test_a_stop_token_ends_the_output_and_is_not_sent(compiled: Programs, plain: Greedy) -> None:

@@ -25,6 +25,7 @@ from shardwise.runtime.blocks.layers import LayerSettings, Partitions, Weights, 
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu, cudnn
 from shardwise.runtime.kernels.attention import SAVED
+from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.training import host_offload
 from shardwise.runtime.weights.descriptions import Tree
 from shardwise.strategy.layout import Form
@@ -32,6 +33,9 @@ from shardwise.strategy.layout import Form
 Array = jax.Array
 LayerFunction = Callable[[Array, Weights], Array]
 PeriodFunction = Callable[[Array, Sequence[Weights]], Array]
+
+MAX_UNROLLED_LAYERS = {"cpu": 16, "gpu": 64}
+MIN_UNROLLED_RESIDUAL = 1 << 19  # elements per device; unrolling does not pay below on CPUs
 
 OFFLOADED = Offloadable(src="device", dst=host_offload.KIND)
 
@@ -128,9 +132,29 @@ def run_layers(
         ) -> tuple[Array, None]:
             return run_period(x_BTD, weights), None
 
-        unroll = cpu.scan_unroll(settings.table.mesh.platform, segment.repeats, x_BTD.size)
+        unroll = scan_unroll(settings.table.mesh, segment.repeats, x_BTD.size)
         x_BTD, _ = lax.scan(step, x_BTD, tuple(layers[stacks]), unroll=unroll)
     return x_BTD
+
+
+def scan_unroll(mesh: RoleMesh, n_layers: int, residual_size: int) -> int:
+    """Number of layers per iteration of the scan over layers: all of them, or one.
+
+    A loop copies the saved activations of each layer into stacked arrays and back, and slices of
+    stacked weights (on CPUs 16-bit numbers are converted to fp32 on the way). On a CPU a scan of
+    few, large layers is unrolled completely, on a single GPU any but a long one. Compilation takes
+    longer in proportion to the number of layers.
+
+    Args:
+        mesh: the devices.
+        n_layers: length of the scan.
+        residual_size: number of elements of the residual on a device.
+    """
+    least_size = MIN_UNROLLED_RESIDUAL if mesh.platform == "cpu" else 0
+    most = MAX_UNROLLED_LAYERS.get(mesh.platform, 1)
+    if mesh.platform == "gpu" and mesh.jax_mesh.size > 1:
+        most = 1
+    return n_layers if n_layers <= most and residual_size >= least_size else 1
 
 
 def period_function(

@@ -46,26 +46,8 @@ Residuals = tuple[Array, ...]  # arrays saved for a backward pass
 WIDE = jnp.float32
 QUERY_BLOCKS = 4  # blocks into which causal attention splits its queries
 MIN_BLOCKED_TOKENS = 512  # with fewer tokens there is one block
-MAX_UNROLLED_LAYERS = 16
-MIN_UNROLLED_RESIDUAL = 1 << 19  # elements per device; unrolling does not pay below
 MIN_READS_TO_CAST = 64  # reads of each 16-bit number; an fp32 copy does not pay below
 MASKED_SCORE = -1e30  # finite, with exponential 0
-
-
-def scan_unroll(platform: str, n_layers: int, residual_size: int) -> int:
-    """Number of layers per iteration of the scan over layers: all of them, or one.
-
-    On a CPU a scan of few, large layers is unrolled completely, because a loop would copy the saved
-    activations of each layer into stacked arrays (16-bit numbers are converted to fp32 on the way).
-    Compilation takes longer in proportion to the number of layers.
-
-    Args:
-        platform: `RoleMesh.platform` of the chips.
-        n_layers: length of the scan.
-        residual_size: number of elements of the residual on a device.
-    """
-    fits = n_layers <= MAX_UNROLLED_LAYERS and residual_size >= MIN_UNROLLED_RESIDUAL
-    return n_layers if platform == "cpu" and fits else 1
 
 
 def saves_all_residuals(mesh: RoleMesh) -> bool:

@@ -281,5 +281,20 @@ def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
     return {name: (array, None) for name, array in weights.items()}
 
 
+def unstacked(arrays: Tree) -> list[Tree]:
+    """Weights [L,..] of a stack by layer; each array is freed, as two copies may not fit."""
+    n_layers = jax.tree.leaves(arrays)[0].shape[0]
+    split = jax.jit(lambda x: [x[i] for i in range(n_layers)])
+    layers: list[Tree] = [{} for _ in range(n_layers)]
+    for name, weight in arrays.items():
+        parts, structure = jax.tree.flatten(weight)
+        by_layer = zip(*map(split, parts), strict=True)
+        for layer, slices in zip(layers, by_layer, strict=True):
+            layer[name] = jax.tree.unflatten(structure, slices)
+        for part in parts:
+            part.delete()
+    return layers
+
+
 def _scaled_spec(values: PartitionSpec, scale: PartitionSpec) -> Scaled:
     return Scaled(values, scale)  # type: ignore[arg-type]

@@ -27,7 +27,11 @@ from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.layout.sharding import gather
-from shardwise.runtime.serving.engine_state import EngineState, without_accumulators
+from shardwise.runtime.serving.engine_state import (
+    EngineState,
+    unstacked,
+    without_accumulators,
+)
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray, stored_dtype
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
@@ -51,9 +55,8 @@ class PagedForward:
         engine: weights, sharding rules and dtypes of the engine.
         n_blocks: blocks of the cache of each of `engine.n_pools`.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
-        by_layer: whether each layer has its own arrays and code, which is faster on a CPU of one
-            device: slices of stacked arrays would be copied. Weights are those that
-            `weights_by_layer` returns.
+        by_layer: whether each layer has its own arrays and code, which is faster on one CPU or GPU:
+            slices of stacks would be copied. Weights are those that `weights_by_layer` returns.
     """
 
     engine: EngineState
@@ -88,9 +91,17 @@ class PagedForward:
     def weights_by_layer(self, weights: Tree) -> Tree:
         """Weights of a forward pass `by_layer`, from those of `EngineState.quantize_weights`.
 
-        Matrices are stored by output, but not those of experts. Embedding and head of a quantized
-        model are in 16 bits, although products are in fp32 on CPUs. The weights of a stack become a
-        list of those of its layers.
+        The weights of a stack become a list of those of its layers. On GPUs its arrays are freed.
+        """
+        if self.engine.table.mesh.platform == "cpu":
+            by_layer: Tree = jax.jit(self._rows_by_layer)(weights)
+            return by_layer
+        return {**weights, "layers": [unstacked(arrays) for arrays in weights["layers"]]}
+
+    def _rows_by_layer(self, weights: Tree) -> Tree:
+        """Weights by layer for CPUs: matrices are stored by output, but not those of experts.
+
+        Embedding and head of a quantized model are in 16 bits, although products are in fp32.
         """
         layers = []
         dims = self.engine.contracted_dims["layers"]

@@ -4,7 +4,8 @@ Letters of arrays: P blocks of one layer, L layers, B sequences, T new tokens of
 block table, S slots that are read at a time (a slot stores one token), K KV heads, G query heads
 per KV head, H head width. The layers of a stack have one array of keys and one of values,
 [L*P,K,O,H] with O slots per block, so that a layer reads and writes it by block index alone. Scales
-of quantized ones are [L*P,K,O]. TPUs have kernels for both (`kernels.paged`).
+of quantized ones are [L*P,K,O]. Kernels attend on TPUs (`kernels.paged`) and GPUs
+(`kernels.paged_gpu`), and write on TPUs.
 
 Source: vLLM's PagedAttention, arXiv 2309.06180, section 4.1.
 """
@@ -117,7 +118,7 @@ def write(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array, platf
     Args:
         platform: `RoleMesh.platform` of the chips.
     """
-    if platform == "tpu" and _has_kernel(cache):
+    if platform == "tpu" and _tpu_supports(cache):
         return _write_pages(cache, new, tokens, first_block)
 
     def write_array(target: Array, x: Array) -> Array:
@@ -129,11 +130,20 @@ def write(cache: Cache, new: Cache, tokens: NewTokens, first_block: Array, platf
     return jax.tree.map(write_array, cache, new)
 
 
-def _has_kernel(cache: Cache) -> bool:
+def _tpu_supports(cache: Cache) -> bool:
     """Whether `kernels.paged` takes the keys and values of a cache."""
     from shardwise.runtime.kernels import paged
 
     return all(paged.supports(_values(x)) for x in cache.values())
+
+
+def _has_kernel(q_BTNH: Array, cache: Cache, platform: str) -> bool:
+    """Whether the platform has a kernel for these queries over this cache."""
+    if platform == "gpu":
+        from shardwise.runtime.kernels import paged_gpu
+
+        return "v" in cache and paged_gpu.supports(q_BTNH, _values(cache["k"]))
+    return platform == "tpu" and _tpu_supports(cache)
 
 
 def _value_width(a: Attention) -> int:
@@ -196,8 +206,8 @@ def attend(
         sinks_N: attention sinks, see `kernels.attention.attend`.
         slopes_N: ALiBi slopes.
     """
-    if platform == "tpu" and slopes_N is None and _has_kernel(cache):
-        return _attend_pages(q_BTNH, cache, tokens, first_block, a, sinks_N)
+    if slopes_N is None and _has_kernel(q_BTNH, cache, platform):
+        return _attend_pages(q_BTNH, cache, tokens, first_block, a, platform, sinks_N)
     n_slots = SLOTS_PER_STEP.get(platform, USUAL_SLOTS_PER_STEP)
     return _attend_blocks(q_BTNH, cache, tokens, first_block, a, n_slots, sinks_N, slopes_N)
 
@@ -208,24 +218,23 @@ def _attend_pages(
     tokens: NewTokens,
     first_block: Array,
     a: Attention,
+    platform: str,
     sinks_N: Array | None,
 ) -> Array:
-    """`attend` by the kernel for TPUs."""
-    from shardwise.runtime.kernels import paged
-
+    """`attend` by the kernel of the platform."""
     B, T, N, _ = q_BTNH.shape
-    o_BTNV, lse_BTN = paged.attend(
-        q_BTNH,
-        cache["k"],
-        cache.get("v"),
-        tokens.past_B,
-        tokens.new_B,
-        first_block + tokens.tables_BM,
-        tokens.kv_layout.part(),
-        a,
-        block_tokens=tokens.block_tokens,
-        value_width=_value_width(a),
-    )
+    pages = (tokens.past_B, tokens.new_B, first_block + tokens.tables_BM, tokens.kv_layout.part())
+    arrays: tuple[Any, ...] = (q_BTNH, cache["k"], cache.get("v"), *pages, a)
+    if platform == "gpu":
+        from shardwise.runtime.kernels import paged_gpu
+
+        o_BTNV, lse_BTN = paged_gpu.attend(*arrays, block_tokens=tokens.block_tokens)
+    else:
+        from shardwise.runtime.kernels import paged
+
+        o_BTNV, lse_BTN = paged.attend(
+            *arrays, block_tokens=tokens.block_tokens, value_width=_value_width(a)
+        )
     if not tokens.kv_layout.token_axes and sinks_N is None:
         return o_BTNV
     K = _values(cache["k"]).shape[1]

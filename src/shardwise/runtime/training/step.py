@@ -329,14 +329,22 @@ class TrainStep:
         loss = loss_function(self.settings, self.layout, self.partitions)
         differentiate = jax.value_and_grad(loss, argnums=1)
         n_tokens = self.job.tokens_per_step
+        mesh = self.table.mesh
 
         def loss_and_gradients(microbatch: Tree) -> tuple[Array, Tree]:
             tokens = microbatch["tokens"]
-            total, gradients = differentiate(weights, accumulators, tokens, microbatch["targets"])
-            # Without the barrier XLA would move the sums over chips behind the loop over
-            # microbatches: it would keep whole gradients of embedding and head during the step, and
-            # sum them by AllReduce at its end.
-            return total / n_tokens, lax.optimization_barrier(gradients)
+            zeros = accumulators
+            if self.layout.n_microbatches > 1:
+                # Those from outside of the loop would be in memory during all of it.
+                zeros = jax.tree.map(lambda x: jnp.full_like(x, -0.0), accumulators)
+            total, gradients = differentiate(weights, zeros, tokens, microbatch["targets"])
+            if mesh.jax_mesh.size > 1 or mesh.platform == "cpu":
+                # Without the barrier XLA would move the sums over chips behind the loop over
+                # microbatches: it would keep whole gradients of embedding and head during the step,
+                # and sum them by AllReduce at its end. On one GPU it would only keep the update
+                # from reading the gradients of each layer where they are.
+                gradients = lax.optimization_barrier(gradients)
+            return total / n_tokens, gradients
 
         return self._accumulate(loss_and_gradients, accumulators, batch)
 
@@ -369,12 +377,16 @@ class TrainStep:
         return partition.reduce(gradient.astype(precision.reduce)).astype(precision.gradients)
 
     def _accumulator(self, info: Any, partition: Any, weight: Array) -> Array:
-        """Zeros like the gradient of a weight that the backward pass returns."""
+        """Zeros like the gradient of a weight that the backward pass returns.
+
+        They are minus zero: XLA would take the zeros of the optimizer for the same array, and keep
+        it in memory from here to there.
+        """
         shape = list(weight.shape)
         if partition.in_backward:
             for _, n, dim in partition.cuts:
                 shape[dim] //= n
-        return jnp.zeros(shape, self.settings.precision.gradients)
+        return jnp.full(shape, -0.0, self.settings.precision.gradients)
 
 
 # A function that makes the optimizer of a step.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwise.models import Attention
-from shardwise.runtime.kernels import paged, paged_write
+from shardwise.runtime.kernels import paged, paged_gpu, paged_write
 from shardwise.runtime.serving import paged_cache
 from shardwise.runtime.serving.kv_cache import to_cache
 from shardwise.runtime.serving.kv_layout import KvLayout
@@ -59,16 +59,16 @@ def cache(a: Attention, dtype: str) -> Cache:
     return {name: to_cache(random(i, *shape), dtype) for i, name in enumerate("kv")}
 
 
-def attended() -> Iterator[Any]:
-    """Parameters of `test_attends_like_plain_jax`: a few for every run of the tests."""
+def attended(dtype: str) -> Iterator[Any]:
+    """Parameters of tests of `attend`, in int8 or a dtype: a few for every run of the tests."""
     quick = {("grouped", "decode", "int8"), ("window", "chunk", "int8")}
-    for case in product(KINDS, PASSES, ("float32", "int8")):
+    for case in product(KINDS, PASSES, (dtype, "int8")):
         yield pytest.param(*case, marks=() if case in quick else pytest.mark.oracle)
 
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((paged_write, "write"), (paged, "attend")):
+    for module, name in ((paged_write, "write"), (paged, "attend"), (paged_gpu, "attend")):
         compiled = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, _f=compiled, **k: _f(*a, interpret=True, **k))
 
@@ -99,7 +99,7 @@ def test_writes_exactly_the_new_tokens(which: str, dtype: str) -> None:
 
 
 @pytest.mark.usefixtures("interpreted")
-@pytest.mark.parametrize(("kind", "which", "dtype"), list(attended()))
+@pytest.mark.parametrize(("kind", "which", "dtype"), list(attended("float32")))
 def test_attends_like_plain_jax(kind: str, which: str, dtype: str) -> None:
     a = KINDS[kind]
     tokens = tokens_of(*PASSES[which])
@@ -125,3 +125,36 @@ def test_adds_sinks_to_the_sum_of_the_kernel() -> None:
     )  # fmt: skip
     for row in (0, 2):
         np.testing.assert_allclose(kernel[row], plain[row], atol=2e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(("kind", "which", "dtype"), list(attended("bfloat16")))
+def test_attends_on_gpus_like_plain_jax(kind: str, which: str, dtype: str) -> None:
+    a = KINDS[kind]
+    tokens = tokens_of(*PASSES[which])
+    q_BTNH = random(3, 3, tokens.n_tokens, a.n_heads, WIDTH).astype(jnp.bfloat16)
+    pages = cache(a, dtype)
+    exact = jax.tree.map(lambda x: x if x.dtype == jnp.int8 else x.astype(jnp.float32), pages)
+    first = jnp.array(FIRST)
+    plain = paged_cache.attend(q_BTNH.astype(jnp.float32), exact, tokens, first, a, "other")
+    kernel = paged_cache.attend(q_BTNH, pages, tokens, first, a, "gpu")
+    assert kernel.dtype == jnp.bfloat16
+    for row, n in enumerate(tokens.new_B):
+        np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_few_sequences_are_split_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokens_of(*PASSES["decode"])
+    q_BTNH = random(3, 3, 1, GROUPED.n_heads, WIDTH).astype(jnp.bfloat16)
+    outputs = []
+    for n_programs in (1, 4 * 3 * GROUPED.n_kv_heads):
+        monkeypatch.setattr(paged_gpu, "PROGRAMS", n_programs)
+        outputs.append(
+            paged_cache.attend(
+                q_BTNH, cache(GROUPED, "bfloat16"), tokens, jnp.array(FIRST), GROUPED, "gpu",
+                sinks_N=random(4, GROUPED.n_heads),
+            ).astype(jnp.float32)
+        )  # fmt: skip
+    for row in (0, 2):
+        np.testing.assert_allclose(outputs[0][row], outputs[1][row], atol=0.01)
