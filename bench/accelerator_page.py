@@ -9,6 +9,7 @@ from accelerator_device import Found
 from kept import cells
 
 NOT_YET = "not measured yet"
+DECODE_CATEGORIES = ("matmul", "attention", "elementwise")
 HEAD = """# On an accelerator
 
 What only a real GPU or TPU can show. On a machine that has one, install this package with the JAX
@@ -65,7 +66,8 @@ def told(stage: str, kind: str, found: Found) -> str:
     for word, verb in (("error", "failed"), ("skipped", "skipped")):
         if word in found:
             return f"{head}: {NOT_YET} ({verb}: {found[word]})\n"
-    return f"{head}:\n\n{TABLES[stage](found)}\n"
+    text = f"{head}:\n\n{TABLES[stage](found)}\n"
+    return f"{text}\n{found['note']}\n" if "note" in found else text
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -108,7 +110,31 @@ def of_train(found: Found) -> str:
         f"{found['tokens_per_s']:,.0f}",
         f"{found['mfu']:.1%}",
     ]
-    return table(head, [row])
+    return table(head, [row]) + memory(found) + of_account(found.get("account"))
+
+
+def memory(found: Found) -> str:
+    """Planned, compiled and measured memory of the device, as a sentence."""
+    keys = ("planned_memory_bytes", "program_bytes", "peak_memory_bytes")
+    values = [found.get(key) for key in keys]
+    if None in values:
+        return ""
+    planned, compiled, peak = (f"{n_bytes / 1e9:.1f} GB" for n_bytes in values)
+    return f"\n\nMemory: {planned} planned, {compiled} compiled, {peak} at its peak."
+
+
+def of_account(account: Found | None) -> str:
+    """Where the time of a step went, by category, then its longest operations."""
+    if not account or "error" in account:
+        return ""
+    step_s = account["step_s"]
+    shares = [f"{k} {s / step_s:.1%}" for k, s in account["categories"].items() if s > step_s / 1e3]
+    rows = [
+        [one["name"], one["category"], f"{one['count']:.0f}", milliseconds(one["seconds"])]
+        for one in account["operations"]
+    ]
+    text = f"\n\nThe profile of a step of {milliseconds(step_s)}: {', '.join(shares)}.\n\n"
+    return text + table(["operation", "category", "times", "time"], rows)
 
 
 def of_decode(found: Found) -> str:
@@ -124,9 +150,16 @@ def of_decode(found: Found) -> str:
                 f"{one['bytes'] / 1e9:.2f} GB",
                 milliseconds(one["step_s"]),
                 *("-" if share is None else f"{share:.1%}" for share in shares),
+                *(on_device(one.get("account"), name) for name in DECODE_CATEGORIES),
             ]
         )
-    return table(head, rows)
+    return table([*head, *DECODE_CATEGORIES], rows)
+
+
+def on_device(account: Found | None, category: str) -> str:
+    """Time of a category in the profile of a step; those are waited for, one after another."""
+    seconds = (account or {}).get("categories", {}).get(category)
+    return "-" if seconds is None else milliseconds(seconds)
 
 
 def of_layouts(found: Found) -> str:

@@ -12,6 +12,7 @@ import jax
 from accelerator_device import Device, Found
 
 from shardwise.profile.account import profile_devices, read_devices
+from shardwise.profile.result import Profile
 from shardwise.runtime.recording import start_recording, stop_recording
 
 STEPS = 4  # recorded, of which the last one is no step: no other follows it
@@ -38,6 +39,11 @@ def account(step: Callable[[], Any], device: Device, name: str) -> Found:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    return as_found(profile)
+
+
+def as_found(profile: Profile) -> Found:
+    """Categories and the longest operations of a profile."""
     return {
         "step_s": profile.step_s,
         "module": profile.module,
