@@ -19,6 +19,12 @@ ROOT = BENCH.parent
 H100 = "NVIDIA H100 80GB HBM3"
 ABOUT = {"date": "2026-11-23", "jax": "0.10.2", "seconds": 1.0}
 SPEEDS = {"step_s": 0.5, "tokens_per_s": 65536.0, "mfu": 0.55}
+DECODE = {"categories": {"matmul": 5e-3}}
+STEP = {
+    "step_s": 0.5,
+    "categories": {"matmul": 0.4, "gap": 0.1},
+    "operations": [{"name": "mlp.up", "category": "matmul", "count": 3.0, "seconds": 0.4}],
+}
 FOUND: dict[str, dict[str, Any]] = {
     "measure": {
         "flops_per_s": {"bf16": 7e14},
@@ -30,11 +36,21 @@ FOUND: dict[str, dict[str, Any]] = {
     "train-1b": {
         **SPEEDS,
         **{"n_layers": 15, "of_layers": 16, "batch": 16, "seq": 2048},
-        **{"n_microbatches": 2, "remat": "none", "planned_s": 0.45},
+        **{"n_microbatches": 2, "remat": "none", "planned_s": 0.45, "account": STEP},
+        **{"planned_memory_bytes": 6e10, "program_bytes": 5e10, "peak_memory_bytes": 5.1e10},
     },
     "decode-8b": {
         **{"n_layers": 32, "of_layers": 32, "context": 2048},
-        "rows": [{"batch": 1, "bytes": 1.5e10, "step_s": 6e-3, "share": {"catalog": 0.75}}],
+        "rows": [
+            {
+                "batch": 1,
+                "bytes": 1.5e10,
+                "step_s": 6e-3,
+                "account": DECODE,
+                "share": {"catalog": 0.75},
+            }
+        ],
+        "note": "Before a change.",
     },
     "layouts": {
         "rows": [
@@ -49,7 +65,7 @@ TOLD = {
     "measure": "| matmul bf16 | 700.0 TFLOP/s |",
     "parity": "| losses | 1.0e-06 | 0.0001 |",
     "train-1b": "| 15 of 16 | 16x2048 / 2 | none | 450 ms | 500 ms | 65,536 | 55.0% |",
-    "decode-8b": "| batch 1 | 15.00 GB | 6 ms | - | 75.0% |",
+    "decode-8b": "| batch 1 | 15.00 GB | 6 ms | - | 75.0% | 5 ms | - | - |",
     "layouts": "| wide | 100 ms | 125 ms | 0.80 |",
     "torch": "| 2.13.0 | 15 | 500 ms | 65,536 | 55.0% |",
 }
@@ -97,6 +113,10 @@ def test_the_page_tells_every_result(accelerator: Any) -> None:
         assert line in parts[name].splitlines()
     assert f"{H100}, JAX 0.10.2, 2026-11-23: not measured yet (failed: RESOURCE_EXHAUSTED" in page
     assert "Median error 20.0%. Left out for time: last." in page
+    assert "Memory: 60.0 GB planned, 50.0 GB compiled, 51.0 GB at its peak." in page
+    assert "The profile of a step of 500 ms: matmul 80.0%, gap 20.0%." in page
+    assert "| mlp.up | matmul | 3 | 400 ms |" in page
+    assert "Before a change." in parts["decode-8b"]
 
 
 def test_a_run_goes_on_where_the_last_one_ended(
