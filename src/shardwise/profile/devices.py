@@ -26,7 +26,6 @@ MODULES_LINE = "XLA Modules"
 OPS_LINE = "XLA Ops"
 ASYNC_LINE = "Async XLA Ops"
 STREAM_LINES = "Stream #"  # of a GPU, one a stream
-PARTIAL = 0.1  # of an execution's events: fewer are its start
 GRAPH = "command_buffer"  # a CUDA graph, which is called the operation of all of its kernels
 
 _HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
@@ -251,11 +250,10 @@ def executions_of(events: list[Event]) -> list[Execution]:
         for event in module_events:
             number += event.name == first
             runs[module, number].append(event)
-        # What comes before the first one is the start of that execution, or the end of another one
-        # that the trace does not have whole.
+        # Before the first one is a part of an execution; or, of an only one, its start.
         start = runs.pop((module, 0), [])
-        is_whole = len(start) < PARTIAL * len(runs[module, 1])
-        runs[module, 1 if is_whole else 0][:0] = start
+        if number == 1:
+            runs[module, 1][:0] = start
     executions = []
     for (module, _), run_events in runs.items():
         end_ns = max(event.end_ns for event in run_events)
