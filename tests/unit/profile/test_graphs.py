@@ -50,7 +50,7 @@ def test_the_steps_of_graphs_and_their_categories(tmp_path: Path) -> None:
     assert (profile.steps, profile.step_s) == (STEPS - 1, pytest.approx(1e-6 * STEP_US))
     seconds = {part.category: part.seconds for part in profile.categories if part.seconds}
     assert seconds == pytest.approx(
-        {"matmul": 80e-6, "attention": 10e-6, "copy": 5e-6, "host": 5e-6}
+        {"matmul": 80e-6, "attention": 10e-6, "copy": 5e-6, "gap": 5e-6}
     )
     assert "command_buffer" not in " ".join(part.name for part in profile.operations)
 
