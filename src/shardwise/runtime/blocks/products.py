@@ -54,11 +54,18 @@ class Precision:
 class OfStack:
     """The weight of one layer in the array of a stack, read where it is used.
 
-    A loop around a product reads it from memory there; a slice made before would be a copy.
+    A loop around a product reads it from memory there; a slice made before would be a copy. So it
+    would be for a kernel, which takes the whole stack.
+
+    Args:
+        stacked: the weights [L,..] of the stack.
+        index: index of the layer.
+        for_kernel: whether the product is a kernel's.
     """
 
     stacked: Any
     index: Array
+    for_kernel: bool = False
 
     def read(self) -> Any:
         """The weight."""
@@ -196,12 +203,13 @@ class BlockProducts:
         moves: tuple[Move, ...],
         summed: Collection[str],
     ) -> Any:
-        """A weight without an accumulator, cast and moved; `Rows` stay as they are.
+        """A weight without an accumulator, cast and moved; `Rows`, and stacks for kernels, stay.
 
         A `Grouped` one is dequantized, which compilers fuse into the product: the sums of its
         groups have different scales, so that it cannot be multiplied as it is.
         """
-        w = w.read() if isinstance(w, OfStack) else w
+        if isinstance(w, OfStack):
+            return w if w.for_kernel and not moves else self._fetched(w.read(), moves, summed)
         if isinstance(w, Rows):
             return w
         if isinstance(w, Scaled):

@@ -22,6 +22,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.arrays import ceil_div
 from shardwise.models import Moe
+from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.dispatch import ExpertLayout
 from shardwise.runtime.experts.routing import Slots
@@ -141,12 +142,13 @@ class RaggedDispatch:
             y_RD = transfer(y_RD, trip_back, n_copies, self.layout.expert_axes)
         return y_RD
 
-    def product(self, x_RI: Array, w_eIJ: Array) -> Array:
-        """Multiply the rows of each expert by the expert's matrix."""
+    def product(self, x_RI: Array, w: Array | OfStack) -> Array:
+        """Multiply the rows of each expert by the expert's matrix, w_eIJ or in its stack."""
         platform = self.layout.table.mesh.platform
+        w_eIJ, first = (w, None) if not isinstance(w, OfStack) else _of_stack(w)
         outputs = []
         for rows, sizes_e in zip(jnp.split(x_RI, len(self.sizes_Te)), self.sizes_Te, strict=True):
-            outputs.append(grouped_matmul(platform, rows, w_eIJ, sizes_e))
+            outputs.append(grouped_matmul(platform, rows, w_eIJ, sizes_e, first))
         return jnp.concatenate(outputs)
 
     def expand(self, b_eJ: Array) -> Array:
@@ -160,6 +162,12 @@ class RaggedDispatch:
         is_expert_Re = expert_TR[:, None] == jnp.arange(len(b_eJ))
         has_expert = is_expert_Re.any(-1, keepdims=True)
         return jnp.where(has_expert, is_expert_Re.astype(b_eJ.dtype) @ b_eJ, 0)
+
+
+def _of_stack(w: OfStack) -> tuple[Array, Array]:
+    """The matrices of the experts of all layers, and the index of this layer's first."""
+    n_layers, n_experts, *sizes = w.stacked.shape
+    return w.stacked.reshape(n_layers * n_experts, *sizes), w.index * n_experts
 
 
 def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDispatch:

@@ -24,6 +24,7 @@ from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.products import Precision
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.experts import ragged
+from shardwise.runtime.kernels.grouped_matmul import stored_transposed, takes_stacks
 from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.kv_layout import KvLayout, kv_layout
@@ -117,6 +118,14 @@ class EngineState:
     def gathers_tokens(self) -> bool:
         """Whether chips have different experts, see `experts.gathered`."""
         return self.table.mesh.size(self.table.rules.get("weights.E", ())) > 1
+
+    @property
+    def has_expert_kernel(self) -> bool:
+        """Whether a kernel multiplies by the experts of a chip, in the stack of all layers."""
+        weights = dtype(self.job.weights)
+        if self.gathers_tokens or weights != self.activation_dtype:
+            return False
+        return takes_stacks(self.table.mesh.platform, weights)
 
     @property
     def activation_dtype(self) -> Any:
@@ -244,20 +253,29 @@ class EngineState:
     def formats(self) -> Tree:
         """Memory layouts of the weights (the order of dims in memory), or only their shardings.
 
-        Only the query weights [L,D,N,H] of TPUs have a layout of their own, with N before D. A TPU
-        multiplies tiles of the last two dims in memory, and these weights are read head by head: in
-        the default layout each use would transpose all of them.
+        Some weights of TPUs have a layout of their own. The query weights [L,D,N,H] have N before
+        D: a TPU multiplies tiles of the last two dims in memory, and these weights are read head by
+        head. The experts' matrices [L,E,I,J] are as their kernel reads them. Each use in another
+        layout would transpose all of them.
         """
 
-        def format_of(path: Any, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
-            if self.table.mesh.platform != "tpu" or "wq" not in jax.tree_util.keystr(path):
+        def format_of(info: ArrayInfo, x: jax.ShapeDtypeStruct) -> Format | NamedSharding:
+            if self.table.mesh.platform != "tpu":
+                return x.sharding
+            is_query = info.weight.name == "wq"
+            if not is_query and not (self.has_expert_kernel and "E" in info.dims):
                 return x.sharding
             order = tuple(range(x.ndim))
-            if x.ndim == 4:
+            if is_query and x.ndim == 4:
                 order = (0, 2, 1, 3)
+            elif x.ndim == 4 and stored_transposed(x.sharding.shard_shape(x.shape)):
+                order = (0, 1, 3, 2)
             return Format(Layout(order), x.sharding)
 
-        return jax.tree_util.tree_map_with_path(format_of, self.weight_shapes())
+        def formats_of(info: ArrayInfo, weight: Any) -> Any:
+            return jax.tree.map(lambda x: format_of(info, x), weight)
+
+        return map_infos(formats_of, self.infos, self.weight_shapes())
 
     def sharded(self, arrays: Any, specs: Any) -> Any:
         """Add shardings to the shapes in a tree of arrays."""

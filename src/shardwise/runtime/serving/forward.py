@@ -27,11 +27,7 @@ from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.layout.sharding import gather
-from shardwise.runtime.serving.engine_state import (
-    EngineState,
-    unstacked,
-    without_accumulators,
-)
+from shardwise.runtime.serving.engine_state import EngineState, unstacked, without_accumulators
 from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray, stored_dtype
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
@@ -94,8 +90,7 @@ class PagedForward:
         The weights of a stack become a list of those of its layers. On GPUs its arrays are freed.
         """
         if self.engine.table.mesh.platform == "cpu":
-            by_layer: Tree = jax.jit(self._rows_by_layer)(weights)
-            return by_layer
+            return jax.jit(self._rows_by_layer)(weights)
         return {**weights, "layers": [unstacked(arrays) for arrays in weights["layers"]]}
 
     def _rows_by_layer(self, weights: Tree) -> Tree:
@@ -339,7 +334,8 @@ class PagedForward:
                     period, weights, whole, caches, strict=True
                 ):
                     core = self._core(tokens, layer_cache, index)
-                    of_stack = {name: OfStack(w, index) for name, w in stacked.items()}
+                    kernel = self.engine.has_expert_kernel
+                    of_stack = {n: OfStack(w, index, kernel) for n, w in stacked.items()}
                     pairs = without_accumulators(layer_weights | of_stack)
                     x_BTD = run_layer(settings, layer, core, x_BTD, pairs, {})
                     written.append(core.cache)
@@ -362,8 +358,9 @@ class PagedForward:
         return x_BTD, cache
 
     def _by_slicing(self, stacks: slice, layers: list[Any]) -> tuple[list[Any], list[Tree]]:
-        """Weights of stacks that a scan slices, and matrices of experts, which rounds read."""
-        if self.by_layer or not self.engine.gathers_tokens:
+        """Weights of stacks that a scan slices, and matrices of experts, read in their stacks."""
+        engine = self.engine
+        if self.by_layer or not (engine.gathers_tokens or engine.has_expert_kernel):
             return layers[stacks], [{} for _ in layers[stacks]]
         dims = self.engine.contracted_dims["layers"][stacks]
         infos = self.engine.infos["layers"][stacks]
