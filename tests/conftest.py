@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from pathlib import Path
@@ -16,15 +15,14 @@ from tests.xla import LEAST_COMPILE_TIME
 # Set before any module under test looks: the same text on every machine, in every terminal.
 os.environ.update(NO_COLOR="1", COLUMNS="80", TERM="dumb", LC_ALL="C.UTF-8", PYTHONUTF8="1")
 os.environ.pop("FORCE_COLOR", None)
+# Processes that tests start read the bytecode of those before them: it is a third of their start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {LEAST_COMPILE_TIME}".strip()
 
 # Compiled programs stay for all processes of a run, and are not the user's.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     CACHE = tempfile.TemporaryDirectory(prefix="shardwise-tests-")
     os.environ["SHARDWISE_CACHE"] = CACHE.name
-
-# Tests leave few cycles among many objects: collecting less often saves a seventh of their time.
-gc.set_threshold(200_000, 50, 100)
 
 # The same examples on every run, no database on disk and no clock: a failure is a failure again.
 settings.register_profile(

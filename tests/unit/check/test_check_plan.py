@@ -17,6 +17,7 @@ from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from tests.unit.check.test_comparison import MODEL
 
+TINY = "llama3-8b,n_layers=2,d_model=512,d_ff=1024,n_heads=4,n_kv_heads=2,d_head=128,vocab=2048"
 needs_tpu = pytest.mark.skipif("tpu" not in installed_compilers(), reason="libtpu is not installed")
 
 
@@ -27,8 +28,9 @@ def planned(hardware: str, fixed: dict[str, int | str], model: sw.ModelConfig = 
 @pytest.fixture(scope="module")
 def verdict(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
     trace = tmp_path_factory.mktemp("trace") / "step.json"
-    plan = planned("v5e:2x2", {"tensor": 2, "fsdp": 2})
-    found = sw.check(plan, trace=trace, cache=False)
+    # It is the example of docs/check.md and a row of bench/check.py: the first of them compiles it.
+    plan = planned("v5e:2x2", {"tensor": 2, "fsdp": 2}, sw.model(TINY))
+    found = sw.check(plan, trace=trace)
     assert json.loads(trace.read_text())["traceEvents"]
     return found
 

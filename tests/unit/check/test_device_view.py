@@ -10,6 +10,16 @@ from shardwise.plan.collectives import planned_collectives
 from tests.unit.check.compilers import needs
 from tests.unit.check.test_comparison import MODEL
 
+NARROW = sw.ModelConfig.dense(
+    name="narrow",
+    n_layers=2,
+    d_model=256,
+    d_ff=512,
+    n_heads=2,
+    n_kv_heads=2,
+    d_head=128,
+    vocab=1024,
+)
 JOB = sw.Train(batch=16, seq=64)
 
 
@@ -50,7 +60,7 @@ def test_two_devices_compute_what_a_chip_does_and_gather_weights_twice() -> None
 def test_the_compiler_has_what_is_planned_over_devices(
     hardware: str, fixed: dict[str, int | str]
 ) -> None:
-    plan = sw.plan(MODEL, sw.hardware(hardware), sw.Train(batch=8, seq=128), fixed)
+    plan = sw.plan(NARROW, sw.hardware(hardware), sw.Train(batch=8, seq=128), fixed)
     found = sw.check(plan, cache=False)
     assert (found.compiler, found.fits, found.sends_as_planned) == ("tpu", True, True)
     assert found.compiled is not None

@@ -18,7 +18,11 @@ BAD = [
     ("plan llama3-8b v5e,h100 --serve --capacity --ttft 1s", 2, "of which --capacity cannot be"),
     ("plan llama3-8b h100,v5p:2x2x1 --train --tokens 1T", 2, "from chips without sizes, as h100"),
     ("plan llama3-8b h100:8 --train --batch 8x512 --within 3d", 2, "--within and --budget choose"),
-    ("plan llama3-8b any --train --tokens 15T --within 1s --budget 5", 3, "✗ no machine trains"),
+    (
+        "plan llama3-8b v5e,v6e --train --tokens 15T --within 1s --budget 5",
+        3,
+        "✗ no machine trains",
+    ),
     ("collective gossip 1MB --on v5e:4x4", 2, '✗ unknown collective "gossip". Known: '),
     ("collective all_gather 34 --on v5e:4x4", 2, "✗ size 34 has no unit."),
     ("collective all_gather 1MB", 2, "✗ no machine is given. Add --on HARDWARE"),

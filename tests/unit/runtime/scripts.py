@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.xla import LEAST_COMPILE_TIME
+from tests.xla import LEAST_COMPILE_TIME, NO_SOURCE_LINES
 
 FLAGS = f"--xla_force_host_platform_device_count=8 {LEAST_COMPILE_TIME}"
 
@@ -33,7 +33,7 @@ def answer(root: Path, script: str, *words: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", module, *words],
         cwd=root,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        env={**os.environ, **NO_SOURCE_LINES, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
         check=False,

@@ -15,6 +15,7 @@ from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
 from tests.conftest import ROOT
+from tests.xla import NO_SOURCE_LINES
 
 PATIENCE_S = 300
 
@@ -23,6 +24,7 @@ def environment(*folders: Path) -> dict[str, str]:
     """Variables of a process that finds modules in these folders."""
     return {
         **os.environ,
+        **NO_SOURCE_LINES,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
     }

@@ -4,8 +4,9 @@ finds it.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,11 +14,20 @@ import shardwise as sw
 from shardwise.errors import BadInput, NoPlan
 from shardwise.plan.machine_front import catalog_chips, pareto_front
 from shardwise.plan.training.choice import TrainingChoice, choose, chosen_system
+from shardwise.search.training import rank
 
 DAY = 86400.0
 MODEL = sw.model("llama3-8b")
 JOB = sw.Train(batch=256, seq=4096, tokens=1e12)
 CHIPS = [sw.chip("h100"), sw.chip("v5p"), sw.chip("v6e")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_machine_is_searched_once() -> Iterator[None]:
+    """Choices within other bounds are among the same machines, more than the search keeps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank, "_rank", functools.cache(rank._rank.__wrapped__))
+        yield
 
 
 @pytest.fixture(scope="module")
