@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shardwise.cli.verbs.training import validate as training
+from shardwise.validate.serving import predict as serving
 from tests.conftest import ROOT
 from tests.docs import pages
 
 PAGES = [str(path.relative_to(ROOT)) for path in pages.pages(ROOT)]
 LINKING = [*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_run_is_predicted_once() -> Iterator[None]:
+    """Several pages show errors of predictions of the same published runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "predict", functools.cache(training.predict))
+        patch.setattr(serving, "predict", functools.cache(serving.predict))
+        yield
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -6,6 +6,7 @@ the model's layers, wherever stages and chips held them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles, tensor_axes
 from shardwise.runtime.training.step import MakeOptimizer, TrainStep
-from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
+from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, init_weights
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
 
@@ -92,18 +93,28 @@ def trained(made: TrainStep, n: int, step: Callable[..., Any] | None = None) -> 
 
 
 def _start(made: TrainStep, shapes: Tree) -> Tree:
-    weights = init_weights(describe(made.config, made.table), jax.random.key(0), jnp.float32)
+    leaves, tree = jax.tree.flatten(
+        describe(made.config, made.table), is_leaf=lambda x: isinstance(x, ArrayInfo)
+    )
+    weights = jax.tree.unflatten(tree, _random_weights(tuple(leaves)))
     if made.stages:
         weights["layers"] = [made.stages.to_stage_order(layer) for layer in weights["layers"]]
     state = {"weights": weights, "moments": made.optimizer.init(weights)}
     if made.job.master:
-        state["master"] = jax.tree.map(jnp.copy, weights)
+        state["master"] = weights
     if "lost" in shapes:
         state["lost"] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
     laid: Tree = jax.tree.map(
         lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), state, shapes
     )
     return laid
+
+
+@functools.cache
+def _random_weights(infos: tuple[ArrayInfo, ...]) -> list[np.ndarray[Any, Any]]:
+    """Random weights, drawn once for all layouts."""
+    drawn = init_weights(list(infos), jax.random.key(0), jnp.float32)
+    return [np.asarray(w) for w in drawn]
 
 
 def _in_order(made: TrainStep, tree: Tree) -> list[np.ndarray[Any, Any]]:

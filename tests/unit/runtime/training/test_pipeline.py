@@ -10,16 +10,16 @@ from shardwise.check.options import CompileOptions
 from shardwise.check.training import compile_step
 from tests.unit.check.compilers import needs
 
-N_STAGES, N_MICROBATCHES, LAYERS = 4, 8, 2
+N_STAGES, N_MICROBATCHES, LAYERS, TOKENS = 4, 8, 2, 64
 MODEL = sw.ModelConfig.dense(
-    n_layers=N_STAGES * LAYERS, d_model=512, d_ff=1024, n_heads=4, n_kv_heads=2, vocab=2048
+    n_layers=N_STAGES * LAYERS, d_model=384, d_ff=512, n_heads=3, n_kv_heads=3, vocab=1024
 )
 
 
 @pytest.fixture(scope="module")
 def program() -> AnalyzedProgram:
     """The program of a 1F1B pipeline on TPUs; no other array has its number of slots and layers."""
-    job = sw.Train(batch=N_MICROBATCHES, seq=256)
+    job = sw.Train(batch=N_MICROBATCHES, seq=TOKENS)
     fixed = {"pipe": N_STAGES, "schedule": "1f1b", "n_microbatches": N_MICROBATCHES}
     plan = sw.plan(MODEL, sw.hardware("v5p:2x2x1"), job, fixed)
     step = compile_step(plan, CompileOptions(cache=False))
@@ -29,7 +29,7 @@ def program() -> AnalyzedProgram:
 
 @needs("tpu")
 def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProgram) -> None:
-    stack = (N_STAGES, LAYERS, 1, 256)  # slots, layers, sequences, tokens
+    stack = (N_STAGES, LAYERS, 1, TOKENS)  # slots, layers, sequences, tokens
     written, copied = [], []
     for op in program.ops:
         if any(shape.dims[:4] == stack for shape in op.instruction.shapes):
@@ -41,7 +41,7 @@ def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProg
 
 @needs("tpu")
 def test_the_unembedding_is_computed_once_a_microbatch(program: AnalyzedProgram) -> None:
-    logits_flops = 2 * 256 * MODEL.d_model * MODEL.vocab
+    logits_flops = 2 * TOKENS * MODEL.d_model * MODEL.vocab
     flops = sum(
         n * op.n_runs for op in program.ops for name, n in op.cost.products if "unembed" in name
     )
