@@ -44,7 +44,6 @@ def shardwise(folder: Path, *args: str) -> str:
 @pytest.mark.parametrize(
     ("devices", "job", "program"),
     [
-        (1, "--train --dtype fp32 --batch 8x128", "jit_run"),
         (2, "--train --dtype fp32 --batch 8x128", "jit_run"),
         (1, "--serve --dtype bf16 --prompt 64 --output 32 --batch 4", "jit_decode"),
     ],

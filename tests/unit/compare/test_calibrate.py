@@ -36,8 +36,10 @@ def measured(plan: Plan, factor: float) -> StepComparison:
     )
 
 
-def expected(hardware: str | Path, model: sw.ModelConfig = MODEL, job: sw.Train = JOB) -> Plan:
-    return sw.plan(model, sw.hardware(str(hardware)), job)
+def expected(
+    hardware: str | Path, model: sw.ModelConfig = MODEL, job: sw.Train = JOB, **fixed: int | str
+) -> Plan:
+    return sw.plan(model, sw.hardware(str(hardware)), job, fixed)
 
 
 def test_the_next_plan_expects_more_by_the_weighted_ratio(tmp_path: Path) -> None:
@@ -56,18 +58,21 @@ def test_the_next_plan_expects_more_by_the_weighted_ratio(tmp_path: Path) -> Non
 def test_runs_are_added_and_not_counted_twice(tmp_path: Path) -> None:
     """The second run is of a plan that expects the first already."""
     file = tmp_path / "h100-own.toml"
-    first = expected("h100:8")
+    fixed = {"fsdp": 8, "micro_batch": 1}  # nothing is searched, as of a plan that is run again
+    job = dataclasses.replace(JOB, remat="full")
+    first = expected("h100:8", job=job, **fixed)
     calibrate(first, measured(first, 1.2), str(file), "2026-11")
-    second = expected(f"{file}:8")
+    second = expected(f"{file}:8", job=job, **fixed)
     whole_ratio = 1.2 * first.step.expected / second.step.expected
     chip = calibrate(second, measured(second, whole_ratio), str(file), "2026-11")
     assert chip.n_own_runs == 2
     assert chip.own_step_ratio == pytest.approx(1.2, rel=2e-3)
     for _ in range(40):
-        plan = expected(f"{file}:8")
+        plan = expected(f"{file}:8", job=job, **fixed)
         ratio = 1.2 * first.step.expected / plan.step.expected
         calibrate(plan, measured(plan, ratio), str(file), "2026-11")
-    assert expected(f"{file}:8").step.expected == pytest.approx(1.2 * first.step.expected, rel=5e-3)
+    last = expected(f"{file}:8", job=job, **fixed)
+    assert last.step.expected == pytest.approx(1.2 * first.step.expected, rel=5e-3)
 
 
 def test_the_rates_of_a_measured_machine_are_changed(tmp_path: Path) -> None:

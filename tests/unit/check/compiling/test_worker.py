@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ from shardwise.hardware import parse_system
 from tests.unit.check.compilers import needs
 
 PROGRAMS = "tests.unit.check.programs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_compiles() -> Iterator[None]:
+    """What a process reports does not depend on how well it optimizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_OPTIMIZATION_LEVEL", "O0")
+        yield
 
 
 def job(builder: str, on: str, **more: Any) -> Job:
