@@ -46,11 +46,8 @@ PREAMBLE = (
 )
 SMOLLM2 = "smollm2-135m-instruct"
 PROMPTS = (
-    "The capital of France is", "def fibonacci(n):", "Once upon a time", "Water boils at",
-    "The three primary colours are", "import numpy as np\n", "In 1969, humans", "A prime number is",
-    "Dear Sir or Madam,", "The recipe needs 2 eggs,", "SELECT name FROM", "The quick brown fox",
-    "Photosynthesis is", "To be, or not to be", "1, 2, 3, 4,", "The largest planet is",
-    "class Stack:\n    def push", "My favourite book is", "Newton's second law", "<html><body>",
+    "The capital of France is", "def fibonacci(n):", "Once upon a time", "SELECT name FROM",
+    "1, 2, 3, 4,", "Newton's second law",
 )  # fmt: skip
 
 
@@ -169,6 +166,6 @@ def test_a_real_model(smollm2, monkeypatch):
     options = EngineOptions(context=128, sequences=4, pass_tokens=32, weights="fp32", kv="fp32")
     with launched(model, options) as engine:
         engine.close()
-        # Two sequences take 2 blocks together and 5 each at their ends.
-        run = served(engine._programs, prompts, 64, few_blocks=10)
+        # Two sequences take 2 blocks together and 3 each at their ends.
+        run = served(engine._programs, prompts, 32, few_blocks=6)
     assert_every_mode(smollm2, prompts, run)
