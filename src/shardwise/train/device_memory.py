@@ -22,11 +22,11 @@ def require_memory(compiled: Any, device: Any, planned_bytes: float) -> None:
     limit = (device.memory_stats() or {}).get("bytes_limit")
     n_bytes = program_bytes(compiled)
     if limit and n_bytes > limit:
+        plan_for = max(0.0, planned_bytes - (n_bytes - limit)) / units.GiB
         raise DoesNotFit(
             f"the compiled step needs {units.show_bytes(n_bytes)} on a device, and JAX has "
             f"{units.show_bytes(limit)} of its memory; the plan counted "
-            f"{units.show_bytes(planned_bytes)}. Plan for less: ...:N,hbm="
-            f"{units.show_bytes(max(0.0, planned_bytes - (n_bytes - limit)))}."
+            f"{units.show_bytes(planned_bytes)}. Plan for less: ...:N,hbm={plan_for:.1f}GiB."
         )
 
 
