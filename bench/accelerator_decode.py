@@ -61,6 +61,7 @@ def decode(device: Device) -> Found:
                 "step_s": seconds,
                 "bytes": n_bytes,
                 "share": shares,
+                "planned_s": planned_s(config, batch, device),
                 "account": account(step, device, f"decode-{size}-{batch}"),
             }
         )
@@ -72,6 +73,15 @@ def decode(device: Device) -> Found:
         "weight_bytes": weight_bytes,
         "rows": rows,
     }
+
+
+def planned_s(config: sw.ModelConfig, batch: int, device: Device) -> float | None:
+    """Seconds of a step as planned at the catalog's rates; None where the catalog has no such."""
+    if not device.in_catalog:
+        return None
+    job = sw.Serve(context=CONTEXT[device.tiny], batch=batch)
+    plan = sw.plan(config, device.machine(measured=False), job)
+    return plan.estimate.decode.step_s.expected
 
 
 def fitting_layers(size: str, device: Device) -> int:

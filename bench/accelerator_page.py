@@ -140,7 +140,7 @@ def of_account(account: Found | None) -> str:
 def of_decode(found: Found) -> str:
     """One row a batch."""
     shown = f"{found['n_layers']} of {found['of_layers']} layers, {found['context']:,} tokens"
-    head = [shown, "bytes", "step", "of measured HBM", "of the catalog's"]
+    head = [shown, "bytes", "planned", "step", "of measured HBM", "of the catalog's"]
     rows = []
     for one in found["rows"]:
         shares = [one["share"].get(name) for name in ("measured", "catalog")]
@@ -148,6 +148,7 @@ def of_decode(found: Found) -> str:
             [
                 f"batch {one['batch']}",
                 f"{one['bytes'] / 1e9:.2f} GB",
+                "-" if one.get("planned_s") is None else milliseconds(one["planned_s"]),
                 milliseconds(one["step_s"]),
                 *("-" if share is None else f"{share:.1%}" for share in shares),
                 *(on_device(one.get("account"), name) for name in DECODE_CATEGORIES),

@@ -47,6 +47,7 @@ FOUND: dict[str, dict[str, Any]] = {
                 "bytes": 1.5e10,
                 "step_s": 6e-3,
                 "account": DECODE,
+                "planned_s": 7e-3,
                 "share": {"catalog": 0.75},
             }
         ],
@@ -65,7 +66,7 @@ TOLD = {
     "measure": "| matmul bf16 | 700.0 TFLOP/s |",
     "parity": "| losses | 1.0e-06 | 0.0001 |",
     "train-1b": "| 15 of 16 | 16x2048 / 2 | none | 450 ms | 500 ms | 65,536 | 55.0% |",
-    "decode-8b": "| batch 1 | 15.00 GB | 6 ms | - | 75.0% | 5 ms | - | - |",
+    "decode-8b": "| batch 1 | 15.00 GB | 7 ms | 6 ms | - | 75.0% | 5 ms | - | - |",
     "layouts": "| wide | 100 ms | 125 ms | 0.80 |",
     "torch": "| 2.13.0 | 15 | 500 ms | 65,536 | 55.0% |",
 }
