@@ -77,7 +77,8 @@ def forwards_of(states: Sequence[EngineState], sequences: int, context: int) -> 
     made = []
     for one_block in forwards:
         mesh = one_block.engine.table.mesh
-        by_layer = mesh.platform != "tpu" and mesh.jax_mesh.size == 1
+        is_one_cpu = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
+        by_layer = is_one_cpu or (mesh.platform == "gpu" and one_block.engine.n_stages == 1)
         made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
     return made
 

@@ -64,11 +64,9 @@ class DevicePrograms:
     _last_token_S: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self._cache_formats: list[Any] | None = None
         if self.forward.by_layer:  # before the cache takes the rest of the memory
             self.weights = self.forward.weights_by_layer(self.weights)
-        else:
-            self._cache_formats = self.forward.cache_formats()
+        self._cache_formats = self.forward.cache_formats()
         self._cache = jax.jit(self.forward.init_cache, out_shardings=self._cache_formats)()
         self._replicated = NamedSharding(self.forward.engine.table.mesh.jax_mesh, PartitionSpec())
         # The slot after the last one belongs to padding.
@@ -190,7 +188,8 @@ def _run(
     run = forward.function(all_logits=all_logits)
     batch = (tokens_BT, past_B, new_B, tables_BM)
     n_rows, n_tokens = tokens_BT.shape
-    if n_tokens == 1 and forward.by_layer and forward.engine.table.mesh.platform == "gpu":
+    mesh = forward.engine.table.mesh
+    if n_tokens == 1 and mesh.jax_mesh.size == 1 and mesh.platform == "gpu":
         # Rows of padding have no new token, so that they write nothing.
         n_padding = max(0, LEAST_GPU_ROWS - n_rows)
         batch = jax.tree.map(

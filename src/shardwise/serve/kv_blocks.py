@@ -17,7 +17,8 @@ import numpy as np
 
 from shardwise.arrays import ceil_div
 from shardwise.errors import BadInput
-from shardwise.runtime.serving.forward import PagedForward, cached_stacks
+from shardwise.runtime.serving.forward import PagedForward
+from shardwise.runtime.serving.kv_cache import cached_stacks
 from shardwise.runtime.weights.descriptions import Tree
 
 Array = jax.Array
@@ -37,7 +38,7 @@ class BlockTransfer:
         self._sizes = (forward.engine.n_pools, forward.n_blocks)
         self._shardings = replace(forward, by_layer=False).block_shardings()
         self._read = jax.jit(self._gather, out_shardings=self._shardings)
-        formats = None if forward.by_layer else forward.cache_formats()
+        formats = forward.cache_formats()
         self._write = jax.jit(self._scatter, donate_argnums=0, out_shardings=formats)
 
     def shapes(self, n_tokens: int) -> list[Tree]:

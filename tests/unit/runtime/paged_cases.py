@@ -15,9 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe
-from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.runtime.layout.mesh import RoleMesh, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward
@@ -195,8 +196,12 @@ GROUPED: dict[str, tuple[int, Case]] = {
         (DENSE, Mesh(tensor=2), "copied", FP32 | {"weights": "int8"}),
     ),
 }
+BY_LAYER: dict[str, Case] = {  # as on GPUs
+    f"by layer, {name}": LAYOUTS[name]
+    for name in ("tensor 8, sequence", "two engines, tensor 4", "window, tensor 8, sequence", "2D")
+}
 ALL: dict[str, tuple[int | None, Case]] = {
-    **{name: (None, case) for name, case in (FAMILIES | LAYOUTS | NARROW).items()},
+    **{name: (None, case) for name, case in (FAMILIES | LAYOUTS | NARROW | BY_LAYER).items()},
     **GROUPED,
 }
 
@@ -238,14 +243,32 @@ def padded(state: EngineState, weights: Tree) -> Tree:
     return map_infos(pad, state.infos, weights)
 
 
-def distance(group: int | None, case: Case) -> dict[str, float]:
+def weight_shardings(state: EngineState) -> Tree:
+    """Where an engine has its weights."""
+    mesh = state.table.mesh.jax_mesh
+    shardings: Tree = jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        state.weight_specs(),
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+    return shardings
+
+
+def distance(group: int | None, case: Case, *, by_layer: bool = False) -> dict[str, float]:
     """Largest difference of a logit, and the root mean square of all.
 
     For weights in groups, the pass over whole sequences has the numbers that they stand for.
+
+    Args:
+        by_layer: whether layers have their own arrays, as on GPUs, which the CPU has to act.
     """
+    if by_layer:
+        setattr(RoleMesh, "platform", "gpu")  # noqa: B010
     config = case[0]
     state = engine(case, group)
-    paged = PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS)
+    paged = PagedForward(
+        engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS, by_layer=by_layer
+    )
     weights = numbers(config)
     one_device = role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))
     random = np.random.default_rng(0)
@@ -258,6 +281,8 @@ def distance(group: int | None, case: Case) -> dict[str, float]:
             stored,
             is_leaf=lambda w: isinstance(w, Grouped),
         )
+    if by_layer:
+        stored = paged.weights_by_layer(jax.device_put(stored, weight_shardings(state)))
     whole = np.asarray(jax.jit(logits(config, table, SEQ, jnp.float32))(weights, tokens))
     cache = paged.init_cache()
     tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
@@ -290,4 +315,6 @@ def distance(group: int | None, case: Case) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: distance(*ALL[name]) for name in sys.argv[1:] or ALL}))
+    names = sorted(sys.argv[1:] or ALL, key=lambda name: name in BY_LAYER)  # they act a GPU
+    found = {name: distance(*ALL[name], by_layer=name in BY_LAYER) for name in names}
+    print(json.dumps(found))

@@ -229,6 +229,16 @@ class EngineState:
 
         return map_infos(spec_of, self.infos, self.contracted_dims)
 
+    def weight_specs_by_layer(self) -> Tree:
+        """Partition specs of weights whose layers have arrays of their own."""
+        specs = self.weight_specs()
+        is_spec = lambda x: isinstance(x, PartitionSpec)
+        layers = []
+        for of_kind, of_stack in zip(layer_stacks(self.config), specs["layers"], strict=True):
+            of_layer = jax.tree.map(lambda x: PartitionSpec(*x[1:]), of_stack, is_leaf=is_spec)
+            layers.append([of_layer] * len(of_kind.layers))
+        return {**specs, "layers": layers}
+
     @property
     def n_stages(self) -> int:
         """Number of stages of the pipeline."""
@@ -302,7 +312,15 @@ def without_accumulators(weights: Tree) -> dict[str, tuple[Any, Any]]:
 def unstacked(arrays: Tree) -> list[Tree]:
     """Weights [L,..] of a stack by layer; each array is freed, as two copies may not fit."""
     n_layers = jax.tree.leaves(arrays)[0].shape[0]
-    split = jax.jit(lambda x: [x[i] for i in range(n_layers)])
+
+    def split(x: Array) -> list[Array]:
+        shardings = None
+        if isinstance(x.sharding, NamedSharding):
+            of_layer = NamedSharding(x.sharding.mesh, PartitionSpec(*x.sharding.spec[1:]))
+            shardings = [of_layer] * n_layers
+        slices: list[Array] = jax.jit(lambda x: list(x), out_shardings=shardings)(x)
+        return slices
+
     layers: list[Tree] = [{} for _ in range(n_layers)]
     for name, weight in arrays.items():
         parts, structure = jax.tree.flatten(weight)

@@ -18,7 +18,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.arrays import ceil_div
-from shardwise.models import Attention, ModelConfig, stack
+from shardwise.models import Attention, stack
 from shardwise.runtime.blocks.head import head
 from shardwise.runtime.blocks.layers import LayerSettings, Weights, run_layer
 from shardwise.runtime.blocks.model import embed
@@ -28,12 +28,18 @@ from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.layout.sharding import gather
 from shardwise.runtime.serving.engine_state import EngineState, unstacked, without_accumulators
-from shardwise.runtime.serving.kv_cache import SCALE_DTYPE, CacheArray, stored_dtype
+from shardwise.runtime.serving.kv_cache import (
+    SCALE_DTYPE,
+    CacheArray,
+    cached_stacks,
+    cached_widths,
+    stored_dtype,
+)
 from shardwise.runtime.serving.kv_layout import cached_heads
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.serving.stages import run_stages
 from shardwise.runtime.serving.token_shards import last_of_rows, of_all, of_chip
-from shardwise.runtime.weights.descriptions import Tree, layer_stacks
+from shardwise.runtime.weights.descriptions import Tree
 from shardwise.runtime.weights.quantized import Grouped, Scaled, is_narrow
 
 Array = jax.Array
@@ -51,8 +57,8 @@ class PagedForward:
         engine: weights, sharding rules and dtypes of the engine.
         n_blocks: blocks of the cache of each of `engine.n_pools`.
         block_tokens: tokens per block; chips that share the tokens of sequences have equal parts.
-        by_layer: whether each layer has its own arrays and code, which is faster on one CPU or GPU:
-            slices of stacks would be copied. Weights are those that `weights_by_layer` returns.
+        by_layer: whether each layer has its own arrays and code, which is faster on one CPU and on
+            GPUs: slices of stacks would be copied. Weights are those of `weights_by_layer`.
     """
 
     engine: EngineState
@@ -144,10 +150,7 @@ class PagedForward:
         """Shardings of blocks [n,L,K,O,..], which all pools have; a tree like that of the cache."""
         mesh = self.engine.table.mesh.jax_mesh
         stages = self.engine.stage_axes or None
-        specs: list[Any] = self.cache_specs()
-        if self.by_layer:
-            layers = [n for _, n in cached_stacks(self.engine.config)]
-            specs = [[spec] * n for spec, n in zip(specs, layers, strict=True)]
+        specs = self._of_layers(self.cache_specs())
         shardings: list[Any] = jax.tree.map(
             lambda spec: NamedSharding(mesh, PartitionSpec(None, stages, *spec[1:])),
             specs,
@@ -155,8 +158,8 @@ class PagedForward:
         )
         return shardings
 
-    def cache_formats(self) -> list[Any]:
-        """Memory layouts of the cache, or only its shardings.
+    def cache_formats(self) -> list[Any] | None:
+        """Memory layouts of the cache, or only its shardings; None by layer on one device.
 
         On TPUs slots and width are the last two dims also in memory, as the kernels need them: with
         a width that is no multiple of a tile, the default would be the order that pads least.
@@ -167,8 +170,18 @@ class PagedForward:
                 return x.sharding
             return Format(Layout(tuple(range(x.ndim))), x.sharding)
 
-        formats: list[Any] = jax.tree.map(format_of, self.cache_shapes())
-        return formats
+        if self.by_layer and self.engine.table.mesh.jax_mesh.size == 1:
+            return None
+        stacked = replace(self, by_layer=False)
+        formats: list[Any] = jax.tree.map(format_of, stacked.cache_shapes())
+        return self._of_layers(formats)
+
+    def _of_layers(self, of_stacks: list[Any]) -> list[Any]:
+        """What the cache of each layer has as its stack; of stacks as it is, if not `by_layer`."""
+        if not self.by_layer:
+            return of_stacks
+        layers = [n for _, n in cached_stacks(self.engine.config)]
+        return [[of_stack] * n for of_stack, n in zip(of_stacks, layers, strict=True)]
 
     def batch_shapes(
         self, n: int, n_tokens: int, n_blocks: int
@@ -222,8 +235,11 @@ class PagedForward:
 
         weight_specs: Any = engine.weight_specs()
         cache_specs: Any = self.cache_specs()
-        if self.by_layer:  # on one device
+        if self.by_layer and engine.table.mesh.platform == "cpu":  # on one device
             weight_specs = cache_specs = PartitionSpec()
+        elif self.by_layer:
+            weight_specs = engine.weight_specs_by_layer()
+            cache_specs = self._of_layers(cache_specs)
         return jax.shard_map(
             local,
             mesh=engine.table.mesh.jax_mesh,
@@ -377,21 +393,3 @@ def block_tokens(engine: EngineState) -> int:
     if engine.table.mesh.platform == "tpu":
         return LANES * engine.kv.n_parts
     return math.lcm(BLOCK_TOKENS, engine.kv.n_parts)
-
-
-def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
-    """(attention, number of layers) of each stack of layers of a model."""
-    pairs = []
-    for layer_stack in layer_stacks(config):
-        attention = config.groups[layer_stack.kind].layer.attention
-        if attention is None:
-            raise ValueError("a layer without attention has no cache")
-        pairs.append((attention, len(layer_stack.layers)))
-    return pairs
-
-
-def cached_widths(a: Attention) -> dict[str, int]:
-    """Width of the keys "k" and values "v" of a head; latents and rotary parts are "k" alone."""
-    if a.mla:
-        return {"k": a.mla.kv_lora_rank + a.mla.d_rope}
-    return {"k": a.d_head, "v": a.d_head}

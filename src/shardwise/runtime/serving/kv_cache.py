@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shardwise.models import Attention, ModelConfig
+from shardwise.runtime.weights.descriptions import layer_stacks
 from shardwise.runtime.weights.quantized import Scaled, is_narrow, quantize
 
 Array = jax.Array
@@ -35,3 +37,21 @@ def to_cache(x: Array, dtype: Any) -> CacheArray:
     if is_narrow(dtype):
         return quantize(x, dtype, (-1,), SCALE_DTYPE)
     return x.astype(dtype)
+
+
+def cached_stacks(config: ModelConfig) -> list[tuple[Attention, int]]:
+    """(attention, number of layers) of each stack of layers of a model."""
+    pairs = []
+    for layer_stack in layer_stacks(config):
+        attention = config.groups[layer_stack.kind].layer.attention
+        if attention is None:
+            raise ValueError("a layer without attention has no cache")
+        pairs.append((attention, len(layer_stack.layers)))
+    return pairs
+
+
+def cached_widths(a: Attention) -> dict[str, int]:
+    """Width of the keys "k" and values "v" of a head; latents and rotary parts are "k" alone."""
+    if a.mla:
+        return {"k": a.mla.kv_lora_rank + a.mla.d_rope}
+    return {"k": a.d_head, "v": a.d_head}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.paged_cases import FAMILIES, GROUPED, LAYOUTS, NARROW
+from tests.unit.runtime.paged_cases import BY_LAYER, FAMILIES, GROUPED, LAYOUTS, NARROW
 from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of about 1
@@ -39,6 +39,11 @@ def test_logits_are_those_of_a_pass_over_whole_sequences(runs: Any, name: str) -
     _, mesh, _, _, *chosen = (FAMILIES | LAYOUTS)[name]
     n_pools = mesh.data * mesh.expert * (mesh.fsdp if chosen == ["gathered"] else 1)
     assert runs[name]["n"] == TOKENS_READ * n_pools
+    assert runs[name]["most"] < LOGIT
+
+
+@pytest.mark.parametrize("name", rows(BY_LAYER, {"by layer, two engines, tensor 4"}))
+def test_layers_with_arrays_of_their_own_on_several_gpus(runs: Any, name: str) -> None:
     assert runs[name]["most"] < LOGIT
 
 
