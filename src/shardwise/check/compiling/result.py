@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from shardwise.check.compiling.targets import Target
+from shardwise.check.compiling.targets import MEMORY_LIMIT, Target
 from shardwise.check.source_line import SourceLine
 from shardwise.errors import BadFile
 
@@ -177,9 +177,11 @@ class Compiled:
     def fits(self) -> bool | None:
         """Whether one device has enough memory; None if that is unknown.
 
-        The TPU's compiler rejects a program that does not fit; other compilers do not.
+        The TPU's compiler rejects a program that does not fit in its chip; other compilers reject
+        none. It has accepted programs larger than a small memory that the user set.
         """
-        if self.target.platform == "tpu" and COMPILE_ANYWAY not in self.options:
+        is_proved = COMPILE_ANYWAY not in self.options and MEMORY_LIMIT not in self.options
+        if self.target.platform == "tpu" and is_proved:
             return True
         if not self.target.proves_memory or self.target.memory_bytes is None:
             return None

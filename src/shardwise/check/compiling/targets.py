@@ -30,6 +30,8 @@ _TPUS = {
 # Chips per host along each torus axis that the TPU compiler assumes by default.
 _DEFAULT_HOST_SHAPE = (2, 2, 1)
 
+MEMORY_LIMIT = "xla_tpu_max_hbm_size_mib"  # option of the TPU's compiler
+
 NOT_CHECKED = "Memory and time are not checked: the CPU's compiler is used instead."
 
 
@@ -125,7 +127,7 @@ def _tpu_target(system: System, torus: Torus) -> Target:
     options = {}
     if chip.hbm_usable_bytes is None and memory:
         # The user set the memory size. The compiler uses the smaller of this and the chip's own.
-        options["xla_tpu_max_hbm_size_mib"] = str(int(memory / 2**20))
+        options[MEMORY_LIMIT] = str(int(memory / 2**20))
     peak = chip.peak_flops_per_s.get("bf16")
     return Target(
         name=system.name,
