@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import tempfile
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwise.errors import BadInput, NoAnswer
+from shardwise.plan.machine import system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -18,6 +20,7 @@ from shardwise.train.metrics import Hooks
 from shardwise.train.random_tokens import write_random_tokens
 from shardwise.train.run import train
 
+CUDA_GRAPHS = "xla_gpu_enable_command_buffer"  # option: the kinds of operations in CUDA graphs
 TRAIN_STEPS = 7  # of which the trainer records the last five
 DECODE_PASSES = 8  # recorded after the last prompt
 PROMPTS = 2  # recorded
@@ -38,6 +41,8 @@ def record_plan(
         BadInput: the plan does not run on the devices that are here.
         BadFile: the folder cannot be written.
     """
+    if system_of(plan.hardware).chip.kind == "gpu":
+        launch_each_kernel()
     if isinstance(plan, ServingPlan):
         _record_serving(plan, folder, on_stage)
         return
@@ -48,6 +53,16 @@ def record_plan(
             n_tokens = plan.workload.batch * plan.workload.seq + 1  # of one step
             write_random_tokens(temporary, n_tokens, plan.model.vocab)
         train(plan, data=data, steps=TRAIN_STEPS, profile=folder, hooks=hooks)
+
+
+def launch_each_kernel() -> None:
+    """Let XLA launch kernels one by one: those of CUDA graphs do not say which operation they are.
+
+    This has no effect once JAX has started, nor where the user has set the option.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if CUDA_GRAPHS not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{CUDA_GRAPHS}=".strip()
 
 
 def _record_serving(plan: ServingPlan, folder: str, on_stage: Callable[[str], None]) -> None:
