@@ -13,6 +13,7 @@ from shardwise import units
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
+from shardwise.plan.training.operations import busiest_stage
 from shardwise.units import show_bytes, show_count, show_gib, show_seconds
 
 SECTIONS = {
@@ -164,7 +165,8 @@ def _memory(plan: AnyPlan) -> Number:
 
 def _bounds(plan: Plan) -> Iterator[Number]:
     estimate = plan.estimate
-    flops = sum(operation.flops for operation in plan.operations)
+    operations = (plan.operations, plan.model.n_layers, plan.layout)
+    flops = busiest_stage(*operations, lambda op: op.flops)
     yield _number(
         "T_math",
         "T_math",
@@ -175,7 +177,7 @@ def _bounds(plan: Plan) -> Iterator[Number]:
         1,
         "formulas.roofline.math_s",
     )
-    n_bytes = sum(operation.hbm_bytes for operation in plan.operations)
+    n_bytes = busiest_stage(*operations, lambda op: op.hbm_bytes)
     bandwidth = plan.hardware.figures["hbm.bandwidth"]
     yield _number(
         "T_hbm",

@@ -20,7 +20,9 @@ from shardwise.estimate.training.microbatch import MicrobatchTime, recomputed_pa
 from shardwise.estimate.training.offload import offload_share
 from shardwise.estimate.training.overlap import Overlap
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import Times, find
+from shardwise.strategy.stages import stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,30 +186,43 @@ def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]
 def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers: Num) -> Num:
     """Seconds by which embedding and head lengthen the step.
 
+    Args:
+        microbatch: times of one microbatch.
+        layers: seconds of one microbatch on the fullest stage.
+    """
+    layer_s = layers / priced.stage.layers
+    head = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
+    return ends_work(priced.config.n_layers, priced.layout, layers, microbatch.embedding, head)
+
+
+def ends_work(
+    n_layers: int, layout: Layout | Layouts, layers: Num, embedding: Num, head: Num
+) -> Num:
+    """The work of a step that the busiest stage does beyond that of a stage full of layers.
+
     If the number of layers is not divisible by the stages, the last stage has fewer layers and the
     head, and the first stage has room for the embedding (Megatron-LM's
     account_for_loss_in_pipeline_split, DeepSpeed's "type:transformer|embedding").
 
     Args:
-        microbatch: times of one microbatch.
-        layers: seconds of one microbatch on the fullest stage.
+        n_layers: layers of the model.
+        layers, embedding, head: the work of one microbatch in the layers of the fullest stage, in
+            the embedding and in the head, in the same unit as the result: seconds, FLOPs, bytes.
     """
-    layout = priced.layout
-    stage = priced.stage
+    stage = stages(n_layers, layout)
     m = layout.n_microbatches
     p = layout.sizes["pipe"]
-    layer_s = layers / stage.layers
-    embedding = microbatch.embedding
-    head = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
     if not layout.is_pipelined:
         return m * (embedding + head)
     schedule = find(layout.schedule)
     if schedule.ends_meet:
         return schedule.ends(p, m, stage.chunks, embedding, head)
-    last_layers = maximum(priced.config.n_layers - stage.held * (p - 1), 0)
-    # Seconds by which the first and the last stage take longer than a stage full of layers.
+    last_layers = maximum(n_layers - stage.held * (p - 1), 0)
+    # By how much the first and the last stage have more work than a stage full of layers.
     first_excess = where(stage.spare > 0, 0.0, embedding)
-    last_excess = head - (stage.layers - last_layers * stage.layers / stage.held) * layer_s
+    last_excess = head - (stage.layers - last_layers * stage.layers / stage.held) * (
+        layers / stage.layers
+    )
     longest = m * maximum(maximum(first_excess, last_excess), 0.0)
     return where(p > 1, longest, m * (embedding + head))
 

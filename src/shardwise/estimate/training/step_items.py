@@ -22,7 +22,8 @@ from shardwise.ops.program import Step
 def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """Priced items of one step of one layout on a chip of the fullest stage.
 
-    Their seconds add up to the compute, head, traffic and update times that `step_time` returns.
+    Their seconds add up to the compute, traffic and update times that `step_time` returns, and
+    without a pipeline to its head: in a pipeline, the stage with the head may have fewer layers.
     """
     m = priced.layout.n_microbatches
     parts = recomputed_parts(priced.layout)

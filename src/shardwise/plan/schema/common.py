@@ -137,7 +137,7 @@ class RatesUsed:
 class Operation:
     """One local operation or collective of a step, with all its occurrences on one chip.
 
-    The chip belongs to the busiest pipeline stage; numbers are sums over `count` occurrences.
+    The chip belongs to the fullest pipeline stage; numbers are sums over `count` occurrences.
 
     Args:
         flops: FLOPs that MFU counts.
@@ -150,6 +150,8 @@ class Operation:
         axes: mesh axes over which a collective runs.
         computed_flops: FLOPs that kernels execute. For attention they exceed `flops`, since
             kernels also compute masked tiles.
+        end: end of the model to which a local operation of a training step belongs, "embed" or
+            "unembed"; empty for the layers and for collectives.
     """
 
     name: str
@@ -168,6 +170,7 @@ class Operation:
     joined_bytes: float = 0.0
     axes: tuple[str, ...] = ()
     computed_flops: float = 0.0
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,8 +157,8 @@ class Estimate:
 
     Args:
         bound: what sets the lower bound of the step: "compute", "hbm" or "communication".
-        compute_s: seconds of a step's FLOPs at the peak rate.
-        hbm_s: seconds in which matmuls read and write HBM at its full bandwidth.
+        compute_s: seconds of a step's FLOPs at the peak rate, on the pipeline stage with most.
+        hbm_s: seconds in which matmuls read and write HBM at its full bandwidth, likewise.
         comm_s: role -> seconds of its collectives at peak rates.
         exposed_comm_s: expected seconds of communication that does not overlap with compute.
         expected_s: part of the step -> its expected seconds; their sum is `step_s.expected`.

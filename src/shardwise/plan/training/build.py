@@ -27,7 +27,7 @@ from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
 from shardwise.plan.training import reasons, refusals
-from shardwise.plan.training.operations import operations
+from shardwise.plan.training.operations import busiest_stage, operations
 from shardwise.plan.xla_flags import flags_for
 from shardwise.search.given import NOTHING_FIXED, Choices, Fixed
 from shardwise.search.training import rank
@@ -261,11 +261,12 @@ def _estimate(
     flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
     step_s = float(time.step_s)
     run = _run_cost(step_s, system, job)
+    stages = (step_operations, model.n_layers, chosen.layout)
     return training.Estimate(
         step_s=reasons.step_range(chosen),
-        bound=reasons.bound(chosen, step_operations),
-        compute_s=sum(op.math_s for op in step_operations),
-        hbm_s=sum(op.hbm_s for op in step_operations),
+        bound=reasons.bound(model, chosen, step_operations),
+        compute_s=busiest_stage(*stages, lambda op: op.math_s),
+        hbm_s=busiest_stage(*stages, lambda op: op.hbm_s),
         comm_s=nonzero(chosen.roofline.traffic_s),
         exposed_comm_s=sum(float(seconds) for seconds in time.comm_s.values()),
         expected_s=reasons.step_parts(chosen),

@@ -114,8 +114,8 @@ def explain(
         bound=plan.estimate.bound,
         margin=_margin(plan, sides),
         sides=sides,
-        plan=_outcome(chosen),
-        runner_up=_outcome(runner_up) if runner_up else None,
+        plan=_outcome(case, chosen),
+        runner_up=_outcome(case, runner_up) if runner_up else None,
         loses_on=reasons.loses_on(runner_up, chosen) if runner_up else None,
         sensitivities=sensitivities(case, runners_up, search=search),
         path=decision_path(case, chosen, table),
@@ -174,12 +174,12 @@ def _margin(plan: Plan, sides: Mapping[str, float]) -> float | None:
     return sides[plan.estimate.bound] / other_s if other_s else None
 
 
-def _outcome(candidate: Candidate) -> Outcome:
+def _outcome(case: Case, candidate: Candidate) -> Outcome:
     memory = candidate.memory
     return Outcome(
         **reasons.strategy_fields(candidate),
         step_s=reasons.step_range(candidate),
-        bound=reasons.bound(candidate, operations(candidate)),
+        bound=reasons.bound(case.model, candidate, operations(candidate)),
         parts=reasons.step_parts(candidate),
         total=float(memory.total),
         room=float(memory.capacity - memory.margin),
@@ -198,7 +198,7 @@ def _what_if(case: Case, factors: Mapping[str, float]) -> WhatIf:
         best = None
     return WhatIf(
         factors=dict(factors),
-        same=_outcome(changed.evaluate()),
-        best=_outcome(best) if best else None,
+        same=_outcome(changed, changed.evaluate()),
+        best=_outcome(changed, best) if best else None,
         stays=best is not None and best.mesh == case.layout.mesh,
     )

@@ -1,19 +1,26 @@
-"""The operations of a planned step, at peak rates, on the busiest pipeline stage."""
+"""The operations of a planned step, at peak rates: those of a stage full of layers, and both ends.
+
+Where the layers do not divide evenly, no stage has all of them: the stage with the head has fewer
+layers. `busiest_stage` is the sum over those that one stage has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.training.matmul_kinds import is_embedding_or_head
+from shardwise.estimate.training.matmul_kinds import EMBEDDING_AND_HEAD, is_embedding_or_head
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.run_variant import FusionProfile
+from shardwise.estimate.training.step import ends_work
 from shardwise.estimate.training.step_items import step_items
 from shardwise.ops.layers import RESIDUAL, collective_matmul_blocks
 from shardwise.ops.program import Matmul, Transfer
 from shardwise.plan.operations import collective_operation, local_operation
 from shardwise.plan.schema.common import Operation
 from shardwise.search.training.rank import Candidate
+from shardwise.strategy.layout import Layout
 
 MAX_EXPOSED_SHARE = 0.5  # of the traffic of a role that counts as hidden
 
@@ -23,13 +30,40 @@ def operations(chosen: Candidate) -> tuple[Operation, ...]:
     step_operations: list[Operation] = []
     for item in step_items(chosen.peak, chosen.program):
         if item.role is None:
-            step_operations.append(local_operation(item, _computed_flops(chosen.peak, item)))
+            local = local_operation(item, _computed_flops(chosen.peak, item))
+            if item.work and is_embedding_or_head(item.work):
+                local = replace(local, end=item.work.term.module)
+            step_operations.append(local)
         else:
             hidden = is_hidden(chosen, item.role)
             on_network = _network_collective(chosen.peak, item)
             mesh = chosen.peak.mesh
             step_operations += collective_operation(item, on_network, mesh, hidden=hidden)
     return tuple(step_operations)
+
+
+def busiest_stage(
+    operations: Iterable[Operation],
+    n_layers: int,
+    layout: Layout,
+    amount: Callable[[Operation], float],
+) -> float:
+    """Sum an amount over the local operations of the pipeline stage that has most of it.
+
+    Args:
+        operations: of a step, as `operations` lists them.
+        n_layers: layers of the model.
+        amount: operation -> seconds, FLOPs or bytes.
+    """
+    sums = {"layers": 0.0, "update": 0.0, **dict.fromkeys(EMBEDDING_AND_HEAD, 0.0)}
+    for op in operations:
+        if op.collective:
+            continue
+        part = op.end or ("update" if op.phase == "update" else "layers")
+        sums[part] += amount(op)
+    m = layout.n_microbatches
+    ends = ends_work(n_layers, layout, sums["layers"] / m, sums["embed"] / m, sums["unembed"] / m)
+    return sums["layers"] + float(ends) + sums["update"]
 
 
 def is_hidden(chosen: Candidate, role: str) -> bool:

@@ -24,7 +24,7 @@ from shardwise.plan.schema.training_reasons import (
     TokensPerSlice,
 )
 from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
-from shardwise.plan.training.operations import is_hidden
+from shardwise.plan.training.operations import busiest_stage, is_hidden
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.stages import stages
@@ -65,12 +65,13 @@ def strategy_fields(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def bound(candidate: Candidate, operations: Sequence[Operation]) -> Bound:
+def bound(model: ModelConfig, candidate: Candidate, operations: Sequence[Operation]) -> Bound:
     """What sets the lower bound of the step: `compute`, `hbm` or `communication`."""
     roofline = candidate.roofline
     if roofline.lower_s > roofline.on_chip_s:
         return "communication"
-    if sum(op.math_s for op in operations) >= sum(op.hbm_s for op in operations):
+    stages = (operations, model.n_layers, candidate.layout)
+    if busiest_stage(*stages, lambda op: op.math_s) >= busiest_stage(*stages, lambda op: op.hbm_s):
         return "compute"
     return "hbm"
 

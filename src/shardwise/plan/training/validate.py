@@ -15,6 +15,7 @@ from shardwise.plan.schema.validation import (
     model_facts,
     range_problems,
 )
+from shardwise.plan.training.operations import busiest_stage
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.forms import read_fixed
 from shardwise.search.training.legal import layout_problems, problems
@@ -81,8 +82,9 @@ def _strategy_facts(plan: Plan, case: Case) -> Iterator[Fact]:
 def _estimate_facts(plan: Plan, case: Case) -> Iterator[Fact]:
     estimate = plan.estimate
     step_s = estimate.step_s.expected
-    math_s = sum(op.math_s for op in plan.operations)
-    hbm_s = sum(op.hbm_s for op in plan.operations)
+    stages = (plan.operations, case.model.n_layers, case.layout)
+    math_s = busiest_stage(*stages, lambda op: op.math_s)
+    hbm_s = busiest_stage(*stages, lambda op: op.hbm_s)
     yield Fact(
         "$.estimate.compute_s", estimate.compute_s, "the sum of the operations' math_s", math_s
     )

@@ -89,7 +89,7 @@ def test_the_keys_of_the_document(raw: dict[str, Any]) -> None:
         "name", "phase", "expression", "count", "flops",
         "computed_flops", "hbm_bytes", "collective", "role",
         "network_bytes", "time_s", "math_s", "hbm_s", "hidden",
-        "joined_bytes", "axes",
+        "joined_bytes", "axes", "end",
     }  # fmt: skip
     assert set(raw["alternatives"][0]) >= {
         "mesh", "schedule", "zero", "remat", "n_microbatches", "step_s", "memory_bytes_per_chip",

@@ -7,19 +7,21 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardwise.estimate.calibration import PEAK
 from shardwise.hardware import parse_system
-from shardwise.models import load
+from shardwise.models import count, load
 from shardwise.plan.schema.common import Operation
-from shardwise.plan.training.operations import is_hidden, operations
+from shardwise.plan.training.operations import busiest_stage, is_hidden, operations
 from shardwise.search.training import rank
 from shardwise.search.training.rank import Candidate
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh
 from shardwise.vocabulary import LAYER, PARTS
 from shardwise.workload import Train
-from tests.strategies import every_layout
+from tests.strategies import every_layout, every_mesh, layouts
 
 CASES = [
     ("llama3-8b", "v5p:2x4x4", Train(batch=32, seq=2048)),
@@ -116,6 +118,41 @@ def test_flops_of_operations_are_those_of_the_busiest_stage() -> None:
             op.flops for op in found if not op.name.startswith(("embed", "unembed"))
         )
     assert flops["1f1b"] == close(flops["none"])  # a quarter of the layers of four times the tokens
+
+
+UNEVEN = [
+    ("deepseek-v2-lite", "h100:16", Train(batch=32, seq=2048)),  # 27 layers: 28 places on 4 stages
+    ("qwen3-235b-a22b", "b200:32", Train(batch=64, seq=4096, compute="fp8")),  # 94: 96 on 8
+    ("llama3.1-405b", "v5p:4x4x4", Train(batch=128, seq=2048)),  # 126: 128 on 16
+]
+
+
+@functools.cache
+def meshes(case: int) -> list[Mesh]:
+    name, machine, job = UNEVEN[case]
+    return [mesh for mesh in every_mesh(load(name), parse_system(machine), job) if mesh.pipe > 1]
+
+
+@pytest.mark.parametrize("case", range(len(UNEVEN)))
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_no_bound_of_a_pipeline_is_below_the_work_of_a_stage(
+    case: int, data: st.DataObject
+) -> None:
+    """The head is on a stage that has fewer layers, where the layers do not divide evenly: its
+    FLOPs and those of a full stage are not one chip's. No stage has less than the mean."""
+    name, machine, job = UNEVEN[case]
+    config, system = load(name), parse_system(machine)
+    layout = data.draw(layouts(config, system, job, meshes(case)))
+    one, found = listed(name, machine, job, layout)
+    stages = (found, config.n_layers, layout)
+    math_s = busiest_stage(*stages, lambda op: op.math_s)
+    busy_s = one.roofline.on_chip_s - one.roofline.bubble_s
+    assert one.roofline.lower_s >= busy_s >= math_s * (1 - 1e-12)
+    assert busy_s >= busiest_stage(*stages, lambda op: op.hbm_s) * (1 - 1e-12)
+    flops = count.model_flops_per_token(config, job.seq) * job.tokens_per_step
+    fastest = system.chip.peak(job.compute)
+    assert math_s >= flops / system.n_chips / fastest * (1 - 1e-12)
 
 
 def test_what_is_hidden_is_marked() -> None:
