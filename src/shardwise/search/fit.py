@@ -13,7 +13,7 @@ from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
-from shardwise.search.machines import machines_of
+from shardwise.search.machines import machines_between, machines_of
 from shardwise.search.serving.room import rooms
 from shardwise.workload import Serve, Train
 
@@ -78,17 +78,23 @@ def fit(model: ModelConfig, chip: Chip, job: Train | Serve, *, ideal: bool = Fal
     capacity = capacity_bytes(chip)
     state_bytes = sum(_state_bytes(model, job).values())
     smallest = 0
+    previous = None
     largest = f"{chip.name} has no machine"
     for system in machines_of(chip):
         largest = f"the largest, {system.name}, has {units.show_gib(system.n_chips * capacity)}"
         if system.n_chips * capacity < state_bytes:
+            previous = system
             continue
         smallest = smallest or system.n_chips
         if system.n_chips > MAX_RATIO * smallest:
             break
         fitted = fit_on(model, system, job, ideal=ideal)
         if fitted.fits:
-            return fitted
+            between = machines_between(previous, system) if previous else ()
+            holding = (s for s in between if s.n_chips * capacity >= state_bytes)
+            fits = (fit_on(model, other, job, ideal=ideal) for other in holding)
+            return next((fit for fit in fits if fit.fits), fitted)
+        previous = system
     needs = f"does not fit: {model.name} needs {units.show_gib(state_bytes)}"
     if smallest:
         needs += ", and room for what it computes"

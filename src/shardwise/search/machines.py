@@ -38,6 +38,23 @@ def machines_of(chip: Chip) -> Iterator[System]:
             n_chips *= 2
 
 
+def machines_between(smaller: System, larger: System) -> Iterator[System]:
+    """Machines of the same GPUs with more whole nodes than one and fewer than another.
+
+    At most seven, in equal steps. None for TPUs, all of whose slices `machines_of` names.
+    """
+    topology = smaller.topology
+    if not isinstance(topology, Switched) or smaller.n_chips % topology.domain:
+        return
+    step = topology.domain * max(1, (larger.n_chips - smaller.n_chips) // (8 * topology.domain))
+    for n_chips in range(smaller.n_chips + step, larger.n_chips, step):
+        yield System(
+            name=f"{smaller.chip.spelling}:{n_chips}",
+            chip=smaller.chip,
+            topology=Switched(n_gpus=n_chips, domain=topology.domain),
+        )
+
+
 def doubling_machines(chip: Chip, max_chips: int) -> Iterator[System]:
     """Machines of `chip`, each with at least twice the chips of the one before, smallest first.
 

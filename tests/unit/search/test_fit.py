@@ -82,6 +82,15 @@ def test_it_is_the_smallest(chip: str, job: Train | Serve) -> None:
         assert parse_system(found.system).n_chips == found.n_chips
 
 
+@pytest.mark.parametrize(("name", "chips"), [("llama3.1-405b", 112), ("llama3-70b", 24)])
+def test_training_on_any_number_of_whole_nodes(name: str, chips: int) -> None:
+    """Among numbers of nodes that do not double, too: 14 nodes have room for a 405B model."""
+    model, card, job = load(name), parse_chip("h100"), Train(batch=1, seq=8192)
+    assert fit(model, card, job).n_chips == chips
+    fewer = range(8, chips, 8)
+    assert not any(fit_on(model, parse_system(f"h100:{n}"), job).fits for n in fewer)
+
+
 @pytest.mark.parametrize("chip", ["v4", "v5e", "v5p", "h100", "gb200", "a100"])
 def test_sizes_ascend_and_exist(chip: str) -> None:
     found = list(machines_of(parse_chip(chip)))
