@@ -50,6 +50,8 @@ class EngineOverhead:
             CUDA context, NCCL's buffers, workspaces of attention kernels, CUDA graphs.
         passes_ahead: passes that are chosen before the one that runs has ended, so that a request
             that arrives meanwhile is not in them.
+        kinds: kinds of chips that it runs on (`Chip.kind`); empty for all.
+        vendor: maker of the chips that it runs on; empty for all.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
     """
 
@@ -75,6 +77,13 @@ class EngineOverhead:
     unused_after_weights: bool = False
     runtime_bytes: float = 0.0
     passes_ahead: int = 0
+    kinds: tuple[str, ...] = ()
+    vendor: str = ""
+
+    def runs_on(self, chip: Chip) -> bool:
+        """Whether the software exists for the chip."""
+        is_kind = not self.kinds or chip.kind in self.kinds
+        return is_kind and (not self.vendor or chip.vendor == self.vendor)
 
     def first_token_s(self, pass_s: Num, ranks: Num = 1) -> Num:
         """Seconds by which the software delays the first token of a request.
@@ -111,6 +120,7 @@ ENGINES = {
         replace(
             UNKNOWN,
             name="sglang",
+            kinds=("gpu", "cpu"),
             published_as=("SGLang",),
             gap=1.1,
             request_s=0.19,
@@ -123,6 +133,8 @@ ENGINES = {
         replace(
             UNKNOWN,
             name="trtllm",
+            kinds=("gpu",),
+            vendor="NVIDIA",
             published_as=("TensorRT-LLM", "NVIDIA NIM"),
             gap=1.07,
             request_s=0.061,
@@ -137,6 +149,8 @@ ENGINES = {
         replace(
             UNKNOWN,
             name="fastertransformer",
+            kinds=("gpu",),
+            vendor="NVIDIA",
             published_as=("FasterTransformer",),
             gap=1.01,
             message_s=2.3e-5,
@@ -145,12 +159,14 @@ ENGINES = {
         replace(
             UNKNOWN,
             name="gpt-fast",
+            kinds=("gpu", "cpu"),
             published_as=("gpt-fast",),
             gap=0.99,
         ),
         replace(
             UNKNOWN,
             name="llama.cpp",
+            kinds=("gpu", "cpu"),
             published_as=("llama.cpp",),
             matmuls=0.79,
             narrow=0.82,
@@ -198,6 +214,25 @@ def engine_overhead(word: str) -> EngineOverhead:
     if word not in ENGINES:
         raise UnknownName("engine", word, ENGINES)
     return ENGINES[word]
+
+
+def engine_problems(word: str, chip: Chip) -> list[str]:
+    """Why the engine of a word does not run on a chip, with those that do; empty if it does.
+
+    Raises:
+        UnknownName: the table has no such engine.
+    """
+    engine = engine_overhead(word)
+    if engine.runs_on(chip):
+        return []
+    platforms = " and ".join(f"{kind.upper()}s" for kind in engine.kinds)
+    if engine.vendor:
+        platforms = f"{platforms} of {engine.vendor}"
+    running = [e.name for e in ENGINES.values() if e is not UNKNOWN and e.runs_on(chip)]
+    return [
+        f"engine {word} runs on {platforms}, not on {chip.name} ({chip.title}). "
+        f"On it: {', '.join(running)}."
+    ]
 
 
 def published_engine(framework: str) -> EngineOverhead:

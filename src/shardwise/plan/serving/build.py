@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
 from shardwise.estimate.serving.load import decode_load, prefill_load
+from shardwise.estimate.serving.overhead import engine_problems
 from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
@@ -152,6 +153,7 @@ def _check_arguments(
     if not jobs:
         raise BadInput("pass a workload: sw.Serve(...).")
     chip = chip_of(machine_or_chip)
+    raise_all(BadInput, engine_problems(jobs[0].engine, chip))
     for job in jobs:
         if units.bytes_per_element(job.compute) != 2:  # every chip has products of 16 bits
             chip.peak(job.compute)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.errors import UnknownName
+from shardwise.errors import BadInput, UnknownName
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving.rebuild import rebuild
 from tests.golden.terminal import run
@@ -75,3 +75,20 @@ def test_the_screen_names_the_engine() -> None:
     said = run("plan", "llama3-8b", "h100:1", "--serve", "--engine", "sglang")
     assert said.code == 0, said.err
     assert "under sglang" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("engine", "chip", "runs"),
+    [("trtllm", "v5e:2x4", False), ("trtllm", "mi300x:8", False), ("trtllm", "h100:8", True),
+     ("sglang", "v6e:2x4", False), ("sglang", "mi300x:8", True), ("llama.cpp", "v5p:2x2x1", False),
+     ("vllm", "v6e:2x4", True), ("jax", "v5e:2x4", True)],
+)  # fmt: skip
+def test_an_engine_is_planned_only_on_chips_that_it_runs_on(
+    engine: str, chip: str, runs: bool
+) -> None:
+    model, job = sw.model("llama3-8b"), sw.Serve(context=4096, engine=engine)
+    if runs:
+        assert sw.plan(model, sw.hardware(chip), job).workload.engine == engine
+        return
+    with pytest.raises(BadInput, match=rf"engine {engine} runs on GPUs.*On it: .*\bvllm\b"):
+        sw.plan(model, sw.hardware(chip), job)
