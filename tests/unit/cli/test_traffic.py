@@ -37,6 +37,15 @@ def test_a_largest_rate_needs_a_bound_on_the_first_token() -> None:
     assert "--ttft" in said.err
 
 
+def test_the_largest_rate_is_the_rate_of_the_answer() -> None:
+    """Throughput and price are those of the rate that requests were simulated at."""
+    said = run("plan", "llama3-8b", "h100:8", *CHAT, *BOUNDS, "--capacity", "--json")
+    estimate = json.loads(said.out)["estimate"]
+    rate = estimate["traffic"]["capacity"]["rate"]
+    assert estimate["requests_per_s"] == estimate["traffic"]["rate"] == rate
+    assert estimate["tokens_per_s"] == pytest.approx(256 * rate, rel=1e-12)
+
+
 def test_json_has_all_numbers() -> None:
     said = run("plan", "llama3-8b", "h100:8", *CHAT, *BOUNDS, "--rate", "20/s", "--json")
     told = json.loads(said.out)["estimate"]["traffic"]

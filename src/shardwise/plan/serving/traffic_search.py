@@ -1,7 +1,7 @@
 """Find the cheapest deployment whose simulated requests meet the bounds.
 
 The search by closed-form means ranks deployments by cost. They are simulated in the order of their
-price; one that misses the bounds gets more engines and is queued again at its new price.
+price; one that misses the bounds gets more engines and is queued again.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ def under_traffic(
     Args:
         request: the request of the search by means.
         ranking: the result of the search by means.
-        largest: also find the highest rate that meets the bounds. If the job has no rate, this is
-            done in any case, for the best deployment of the ranking.
+        largest: also find the highest rate that meets the bounds. A job without a rate has it.
 
     Raises:
         NoPlan: no deployment meets the bounds; the message says which came nearest.
@@ -85,10 +84,11 @@ def under_traffic(
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
-        _, traffic = largest_rate(best, arrivals)
-    runners_up = [c for c in ranking.candidates if c.server.layout != best.server.layout]
+        highest, traffic = largest_rate(best, arrivals)
+        best = best.at_rate(highest.rate)  # throughput and prices, too
+    others = [c for c in ranking.candidates if c.server.layout != best.server.layout]
     rule = replace(ranking.rule, percentile=arrivals.at)
-    return replace(ranking, candidates=[best, *runners_up], rule=rule), traffic
+    return replace(ranking, candidates=[best, *others], rule=rule), traffic
 
 
 def cheapest(

@@ -230,7 +230,9 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     """
     same_machine = all(point.hardware == plan.hardware.name for point in points)
     has_price = any(point.usd_per_million_output_tokens is not None for point in points)
-    headers = [">TPOT", ">chips" if plan.workload.rate else ">tok/s/chip"]
+    # `--capacity` finds a rate for the chosen deployment alone: its rule has none.
+    has_rate = plan.strategy.rule.rate is not None
+    headers = [">TPOT", ">chips" if has_rate else ">tok/s/chip"]
     if has_price:
         headers.append(">$/M out")
     headers += [">TTFT", ">batch", "front: engines"]
@@ -239,7 +241,7 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     rows = []
     for point in points:
         throughput_or_chips = _rate(point.tokens_per_s_per_chip)
-        if plan.workload.rate:
+        if has_rate:
             throughput_or_chips = f"{point.n_chips:,}"
         row = [duration(point.tpot_s), throughput_or_chips]
         if has_price:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
@@ -146,6 +146,15 @@ class Candidate:
     @property
     def job(self) -> Serve:
         return self.server.job
+
+    def at_rate(self, rate: float) -> Candidate:
+        """The same deployment for requests that arrive at a rate, per second."""
+        servers = {
+            name: replace(server, job=replace(server.job, rate=rate))
+            for name in ("server", "prefill_server")
+            if (server := getattr(self, name))
+        }
+        return replace(self, **servers)
 
     @property
     def n_prefill(self) -> int:

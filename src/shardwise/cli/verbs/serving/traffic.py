@@ -46,12 +46,16 @@ def read_traffic(
         inputs.done()
         return None
     arrivals = inputs.read(read_arrivals, traffic or "poisson")
-    if arrivals is not None and arrivals.trace is not None:
+    recorded = arrivals is not None and arrivals.trace is not None
+    if recorded:
         _check_recorded(inputs, requests)
     else:
         _check_random(inputs, capacity, requests)
-    if capacity and not (requests.ttft or requests.tpot):
-        inputs.refuse("--capacity needs a bound: --ttft 500ms, --tpot 30ms, or both.")
+    if capacity and not (requests.ttft or requests.rate or recorded):
+        inputs.refuse(
+            "--capacity needs a bound on the first token, without which requests may wait for "
+            "ever: --ttft 500ms, with --tpot 30ms or without."
+        )
     inputs.done()
     return replace(
         arrivals,
