@@ -170,7 +170,7 @@ class Operation:
     joined_bytes: float = 0.0
     axes: tuple[str, ...] = ()
     computed_flops: float = 0.0
-    end: str = ""
+    end: Literal["", "embed", "unembed"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

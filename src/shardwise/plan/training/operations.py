@@ -32,7 +32,8 @@ def operations(chosen: Candidate) -> tuple[Operation, ...]:
         if item.role is None:
             local = local_operation(item, _computed_flops(chosen.peak, item))
             if item.work and is_embedding_or_head(item.work):
-                local = replace(local, end=item.work.term.module)
+                is_embedding = item.work.term.module == "embed"
+                local = replace(local, end="embed" if is_embedding else "unembed")
             step_operations.append(local)
         else:
             hidden = is_hidden(chosen, item.role)
