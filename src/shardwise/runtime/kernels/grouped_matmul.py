@@ -39,7 +39,7 @@ def grouped_matmul(
         sizes_E: number of rows of each group; the result of rows behind the last one is undefined.
         first: index of the first group's matrix, where there are others (`takes_stacks`).
     """
-    if platform == "tpu" and not is_narrow(x_RI.dtype):
+    if takes_stacks(platform, x_RI.dtype):
         return by_megablox(x_RI, w_EIJ, sizes_E, first)
     return by_xla(x_RI, w_EIJ, sizes_E)
 
