@@ -88,11 +88,14 @@ class Run:
         self._state, told = self._step(self._state, self._batch)
         return float(told["loss"]), float(told["norm"])
 
+    def timed(self, steps: int) -> Found:
+        """As `timed_steps`, with the seconds of the compile."""
+        return {**timed_steps(lambda: self.step()[0], steps), "compile_s": self.compile_s}
+
 
 def timed(plan: sw.Plan, devices: list[Any], steps: int = STEPS) -> Found:
     """As `timed_steps`, of the step of a plan."""
-    run = Run(plan, devices)
-    return {**timed_steps(lambda: run.step()[0], steps), "compile_s": run.compile_s}
+    return Run(plan, devices).timed(steps)
 
 
 def timed_steps(
@@ -188,7 +191,7 @@ def train(size: str, device: Device) -> Found:
     system = device.machine(measured=False)
     devices = local_devices()
     run, plan, n_layers = fitting_run(size, system, devices)
-    found = {**timed_steps(lambda: run.step()[0], STEPS), "compile_s": run.compile_s}
+    found = run.timed(STEPS)
     memory = devices[0].memory_stats() or {}
     flops, peak = planned_flops(plan), system.chip.peak_flops_per_s["bf16"]
     return {
