@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from shardwise.estimate.chip_memory import Memory, capacity_bytes
@@ -27,7 +28,7 @@ from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Server:
     """A number of identical engines.
 
@@ -46,12 +47,12 @@ class Server:
     rates: ServeRates
     count: int
 
-    @property
+    @functools.cached_property
     def engine(self) -> Engine:
         """One of the engines, at the expected rates."""
         return self._at(self.rates)
 
-    @property
+    @functools.cached_property
     def ideal(self) -> Engine:
         """One of the engines, at the chip's peak rates and without software overhead."""
         return self._at(ServeRates(chip=self.rates.chip, job=self.job))
@@ -122,7 +123,7 @@ class Server:
         return self.engine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A deployment.
 
@@ -161,7 +162,7 @@ class Candidate:
         """Number of prefill engines; 0 if colocated."""
         return self.prefill_server.count if self.prefill_server else 0
 
-    @property
+    @functools.cached_property
     def steady(self) -> SteadyState:
         """Means of one decode engine under steady traffic."""
         if self.prefill_server:
