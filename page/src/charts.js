@@ -2,7 +2,7 @@
 
 import * as Plot from "@observablehq/plot";
 import { html } from "htm/preact";
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { gib, meshText, seconds, si, whole } from "./format.js";
 import { Pane, Table, Twin } from "./parts.js";
 
@@ -30,8 +30,7 @@ export function Drawn({ label, options }) {
 
 const PHASES = { forward: "circle", backward: "square", decode: "circle", prefill: "square" };
 
-function Roofline({ frame }) {
-  const data = frame.roofline;
+function rooflinePlot(data) {
   const points = data.points.filter((p) => p.intensity && p.flops_per_s);
   const knee = data.peak_flops / data.hbm_bytes_per_s;
   const all = [...points.map((p) => p.intensity), ...data.traffic.map((t) => t.intensity), knee];
@@ -44,7 +43,7 @@ function Roofline({ frame }) {
   const top = 2 * Math.max(data.peak_flops, ...data.traffic.map((t) => t.flops_per_s));
   const slanted = data.traffic.map((t) => ({ ...t, roof: [
     { x: low, y: low * t.bytes_per_s }, { x: Math.max(high, low), y: high * t.bytes_per_s }] }));
-  const options = {
+  return {
     x: { type: "log", domain: [low, high], label: "FLOPs per byte", grid: true },
     y: { type: "log", domain: [floor, top], label: "FLOP/s of a chip",
       tickFormat: (v) => si(v), grid: true },
@@ -61,6 +60,12 @@ function Roofline({ frame }) {
       Plot.text(data.traffic, { x: "intensity", y: "flops_per_s", text: "role", dy: -14 }),
     ],
   };
+}
+
+function Roofline({ frame }) {
+  const data = frame.roofline;
+  const options = useMemo(() => rooflinePlot(data), [data]);
+  const knee = data.peak_flops / data.hbm_bytes_per_s;
   return html`<figure><h3>Roofline</h3>
     <${Drawn} label="Roofline: FLOP/s over FLOPs per byte, a dot for each operation" options=${options} />
     <figcaption>Dots are operations, sized by their time at peak rates (squares: backward); diamonds
@@ -132,17 +137,9 @@ function Timeline({ frame }) {
   </figure>`;
 }
 
-/** Latency against throughput: the front of the search, and the batches of this engine. */
-function Pareto({ frame, best, curves }) {
-  const serving = frame.question.kind === "serve";
-  const front = (best || frame).pareto.filter((p) => !p.own);
-  const own = frame.pareto.filter((p) => p.own);
-  const batches = serving ? (curves.batch || []).filter((p) => !p.problem) : [];
-  const line = batches.map((p) => ({ seconds: p.seconds, rate: p.tokens_per_s_per_chip,
-    name: `this engine, batch ${p.batch}` }));
+function paretoPlot({ serving, bound, front, own, line }) {
   const points = [...front, ...own, ...line];
-  const bound = frame.question.tpot_s;
-  const options = {
+  return {
     x: { type: "log", label: serving ? "seconds per output token" : "seconds of a step",
       tickFormat: (v) => seconds(v), ticks: 5 },
     y: { label: "tokens/s per chip", grid: true, zero: true },
@@ -158,6 +155,20 @@ function Pareto({ frame, best, curves }) {
         title: () => "this plan" }),
     ],
   };
+}
+
+/** Latency against throughput: the front of the search, and the batches of this engine. */
+function Pareto({ frame, best, batches }) {
+  const serving = frame.question.kind === "serve";
+  const bound = frame.question.tpot_s;
+  const { points, options } = useMemo(() => {
+    const front = (best || frame).pareto.filter((p) => !p.own);
+    const own = frame.pareto.filter((p) => p.own);
+    const line = (serving && batches || []).filter((p) => !p.problem).map((p) => ({
+      seconds: p.seconds, rate: p.tokens_per_s_per_chip, name: `this engine, batch ${p.batch}` }));
+    return { points: [...front, ...own, ...line],
+      options: paretoPlot({ serving, bound, front, own, line }) };
+  }, [frame, best, batches]);
   return html`<figure><h3>Latency and throughput</h3>
     <${Drawn} label="Throughput of a chip over latency" options=${options} />
     <figcaption>The star is this plan, triangles are ${serving
@@ -185,10 +196,10 @@ function Strategies({ frame, best }) {
       rows=${rows.map((row) => COLUMNS.map(([, text]) => text(row)))} /></figure>`;
 }
 
-export function Charts({ frame, best, curves }) {
+export function Charts({ frame, best, batches }) {
   return html`<${Pane} id="charts" title="Charts"><div class="figures">
     <${Timeline} frame=${frame} /><${Memory} frame=${frame} />
-    <${Roofline} frame=${frame} /><${Pareto} frame=${frame} best=${best} curves=${curves} />
+    <${Roofline} frame=${frame} /><${Pareto} frame=${frame} best=${best} batches=${batches} />
     <${Strategies} frame=${frame} best=${best} />
   </div></${Pane}>`;
 }

@@ -22,7 +22,7 @@ function read(name, text) {
   return scaled ? Number(scaled[1]) * SCALE[scaled[2]] : Number(value.replaceAll(",", ""));
 }
 
-export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned }) {
+export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch }) {
   const question = frame.question;
   const search = (event) => {
     event.preventDefault();
@@ -65,15 +65,15 @@ export function Inputs({ frame, names, frozen, curves, onSlide, onSearch, pinned
       ? "How the answer changes along each choice, the others kept:"
       : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>
     ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
+      value=${moved && moved.name === slider.name ? moved.value : slider.value}
       frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}
-    ${pinned}
   </${Pane}>`;
 }
 
-function Slider({ slider, points, frozen, onSlide, set }) {
-  const at = Math.max(0, slider.stops.indexOf(slider.value));
-  const text = stopText(slider.value);
+function Slider({ slider, value, points, frozen, onSlide, set }) {
+  const at = Math.max(0, slider.stops.indexOf(value));
+  const text = stopText(value);
   const id = `slider-${slider.name}`;
   const move = (event) => onSlide(slider, Number(event.target.value));
   return html`<div class="slider">

@@ -32,6 +32,7 @@ function Answer({ frame, problems, busy, onOpen }) {
 
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
+  const [moved, move] = useState(null);  // the slider that waits for its answer: { name, value }
   const [first, keepFirst] = useState(null);
   const [best, keepBest] = useState(null);
   const [names, setNames] = useState({ models: [], machines: [] });
@@ -43,12 +44,12 @@ function App() {
   const [pinned, pin] = useState(null);
   const [hasRun, setRun] = useState(Boolean(frozen && frozen.run));
   const [records, runProblem] = useRun(hasRun, frozen && frozen.run);
-  const moved = useRef(0), waiting = useRef(null), ownHash = useRef("");
+  const movedAt = useRef(0), waiting = useRef(null), ownHash = useRef("");
 
   const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, at }) => {
     try {
       const next = await server.frame(question);
-      moved.current = at;
+      movedAt.current = at;
       show(next);
       if (isSearch) {
         keepBest(next.searched ? next : null);
@@ -61,6 +62,7 @@ function App() {
       fail(error.problems || [String(error)]);
     }
     wait(false);
+    move(null);
     document.body.dataset.answers = 1 + Number(document.body.dataset.answers || 0);
   }), []);
 
@@ -91,9 +93,9 @@ function App() {
   }, [frame, first, problems]);
 
   useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
-    if (!moved.current) return;
-    const start = moved.current;
-    moved.current = 0;
+    if (!movedAt.current) return;
+    const start = movedAt.current;
+    movedAt.current = 0;
     requestAnimationFrame(() => {
       const channel = new MessageChannel();
       channel.port1.onmessage = () => moves.push(performance.now() - start);
@@ -116,7 +118,7 @@ function App() {
       document.body.dataset.curves = frame.sliders.length;
     }, CALM_MS);
     return () => { clearTimeout(timer); stop.abort(); delete document.body.dataset.curves; };
-  }, [frame]);
+  }, [frame, problems]);  // a move that has no answer stops them too
 
   const slide = (slider, stop) => {
     const at = performance.now();
@@ -125,8 +127,7 @@ function App() {
     const question = { ...frame.question };
     if (slider.group) question[slider.group] = { ...question[slider.group], ...change };
     else Object.assign(question, change);
-    const moveOnly = frame.sliders.map((s) => (s === slider ? { ...s, value: s.stops[stop] } : s));
-    show({ ...frame, sliders: moveOnly });
+    move({ name: slider.name, value: slider.stops[stop] });
     ask({ question, isSearch: false, at });
   };
   const search = (question) => {
@@ -141,6 +142,12 @@ function App() {
       if (details) { details.open = true; details.scrollIntoView({ block: "center" }); details.querySelector("summary").focus(); }
     });
   };
+  // Panes that are drawn again only with an answer, not with every move of a slider or curve.
+  const mesh = useMemo(() => frame && html`<${MeshPicture} frame=${frame} />`, [frame]);
+  const charts = useMemo(() => frame && html`<${Charts} frame=${frame} best=${best}
+    batches=${curves.batch} />`, [frame, best, curves.batch]);
+  const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open}
+    onOpen=${() => {}} />`, [frame, open]);
   const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>
     !frozen || (name === "plan" && frame) || (name === "live" && frozen.run) || (name === "compare" && frozen.comparison));
   return html`<${Patterns} />
@@ -150,10 +157,8 @@ function App() {
     <main>
       ${tab === "plan" && frame && html`<div class="panes">
         <${Inputs} frame=${frame} names=${names} frozen=${Boolean(frozen)} curves=${curves}
-          onSlide=${slide} onSearch=${search} />
-        <${MeshPicture} frame=${frame} />
-        <${Charts} frame=${frame} best=${best} curves=${curves} />
-        <${Reasons} frame=${frame} open=${open} onOpen=${() => {}} />
+          moved=${moved} onSlide=${slide} onSearch=${search} />
+        ${mesh}${charts}${reasons}
       </div>`}
       ${tab === "live" && html`<${Live} records=${records} problem=${runProblem} />`}
       ${tab === "compare" && (frame || frozen) && html`<${Compare} frame=${frame} pinned=${pinned} onPin=${pin}

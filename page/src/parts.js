@@ -1,6 +1,7 @@
 // Small parts that all panes use.
 
 import { html } from "htm/preact";
+import { useState } from "preact/hooks";
 
 // Okabe and Ito's colours, which colour-blind people tell apart; patterns tell them apart in print.
 export const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
@@ -24,11 +25,12 @@ export const Patterns = () => html`
     </defs>
   </svg>`;
 
-/** The table twin of a chart. */
+/** The table twin of a chart, made when it is opened: a slider's move would redraw it unseen. */
 export function Twin({ caption, head, rows }) {
-  return html`<details class="twin">
+  const [isOpen, open] = useState(false);
+  return html`<details class="twin" onToggle=${(event) => open(event.currentTarget.open)}>
     <summary>Table: ${caption}</summary>
-    <${Table} caption=${caption} head=${head} rows=${rows} />
+    ${isOpen && html`<${Table} caption=${caption} head=${head} rows=${rows} />`}
   </details>`;
 }
 

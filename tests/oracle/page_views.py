@@ -42,6 +42,12 @@ def facts(page: Page) -> dict[str, Any]:
     }
 
 
+def open_all(page: Page) -> None:
+    """Open all that can be opened, and wait for the tables, which are made then."""
+    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.wait("[...document.querySelectorAll('.twin')].every(d => d.querySelector('table'))")
+
+
 def click(page: Page, label: str) -> None:
     """Press the button that reads `label`."""
     found = f"[...document.querySelectorAll('button')].find(b => b.innerText === '{label}')"

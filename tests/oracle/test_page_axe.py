@@ -11,7 +11,7 @@ import pytest
 from shardwise.train.metrics import StepRecord
 from tests.browser import Page
 from tests.golden.terminal import run
-from tests.oracle.page_views import MARKS, SMALL, click, show
+from tests.oracle.page_views import MARKS, SMALL, click, open_all, show
 from tests.page_server import server
 
 AXE = Path(sys.prefix) / "axe" / "axe.min.js"  # make oracle fetches it
@@ -26,7 +26,7 @@ SERVED = "#model=llama3.2-1b&hardware=v5e:2x2&kind=serve&prompt=512&output=128"
 
 def violations(page: Page) -> list[Any]:
     """Serious and critical ones, with all that can be opened open."""
-    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    open_all(page)
     page.run(AXE.read_text("utf-8") + ";0")
     return list(page.run(FOUND))
 

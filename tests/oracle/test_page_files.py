@@ -11,7 +11,7 @@ import pytest
 from shardwise.train.metrics import StepRecord
 from tests.browser import Page
 from tests.golden.terminal import run
-from tests.oracle.page_views import MARKS, click, text
+from tests.oracle.page_views import MARKS, click, open_all, text
 from tests.page_server import server
 
 pytestmark = MARKS
@@ -63,6 +63,9 @@ def test_a_frozen_file(page: Page, folder: Path, name: str) -> None:
     file = folder / f"{name}.html"
     assert file.stat().st_size < MOST_BYTES
     page.go(file.as_uri())
+    page.wait(f"location.href === {json.dumps(file.as_uri())}")
+    page.wait("Boolean(document.querySelector('section'))")
+    open_all(page)
     for part in DRAWN[name].split(", "):
         page.wait(f"document.querySelectorAll('{part}').length > 0")
     page.wait("[...document.querySelectorAll('.plot')].every(p => p.querySelector('svg'))")

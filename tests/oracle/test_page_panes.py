@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser import Page
-from tests.oracle.page_views import MARKS, SMALL, click, show, text
+from tests.oracle.page_views import MARKS, SMALL, click, open_all, show, text
 
 pytestmark = MARKS
 
@@ -20,10 +20,6 @@ CONTROLS = "[...document.querySelectorAll('button, input, summary, [tabindex]')]
 CONTROLS += " e.checkVisibility())"
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
 GROUND = "getComputedStyle(document.body).backgroundColor"
-
-
-def open_all(page: Page) -> None:
-    page.run("document.querySelectorAll('details').forEach(d => { d.open = true; })")
 
 
 @pytest.mark.parametrize("question", [SMALL, SERVED])
@@ -51,6 +47,7 @@ def test_a_fact_of_the_answer_opens_its_derivation(page: Page, address: str) -> 
 @pytest.mark.parametrize("question", [SMALL, SERVED])
 def test_every_chart_has_a_table(page: Page, address: str, question: str) -> None:
     show(page, address + question)
+    open_all(page)
     rows = dict(page.run(TWINS))
     assert len(rows) == 5
     assert min(rows.values()) > 0, rows
