@@ -1,6 +1,7 @@
 // Numbers as text, as the terminal shows them: three digits, SI units.
 
 const SI = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const GROUPED = new Intl.NumberFormat("en-US");  // made once: toLocaleString makes one every time
 const TIMES = [[86400, "days"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "us"]];
 
 function digits(value, count = 3) {
@@ -29,10 +30,10 @@ export function seconds(value) {
 
 /** Memory of a chip in binary units, as drivers and the terminal report it. */
 export const gib = (value) => `${digits(value / 2 ** 30)} GiB`;
-export const whole = (value) => Math.round(value).toLocaleString("en-US");
+export const whole = (value) => GROUPED.format(Math.round(value));
 
 export function stopText(value) {
-  return typeof value === "number" ? value.toLocaleString("en-US") : value;
+  return typeof value === "number" ? GROUPED.format(value) : value;
 }
 
 export function meshText(mesh) {
