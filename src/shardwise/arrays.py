@@ -44,6 +44,11 @@ def where(condition: Num, a: Num, b: Num) -> Num:
     return np.where(condition, a, b)
 
 
+def is_all(condition: Num) -> bool:
+    """Whether a condition holds in every element."""
+    return condition if isinstance(condition, bool) else bool(condition.all())
+
+
 def ceil_div(a: Num, b: Num) -> Num:
     """Elementwise a / b rounded up: the size of the largest of b shards of a dim of size a."""
     if isinstance(a, _SCALAR) and isinstance(b, _SCALAR):

@@ -308,10 +308,13 @@ def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
     """Priced collectives of the program, for one microbatch.
 
     Gathers of the blocks' inputs over `tensor` belong to the part `norms`, whose remat repeats
-    them. Collectives that Ulysses replaces, and those that run once per step, are left out.
+    them. Collectives over a single chip, those that Ulysses replaces, and those that run once per
+    step are left out.
     """
     layout = priced.layout
     for transfer in program.transfers:
+        if priced.unsharded.issuperset(transfer.move.axes):
+            continue
         is_replaced = transfer.role == "context" and layout.context_kind == "ulysses"
         if is_replaced or _is_once_per_step(transfer, program.weights, layout):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shardwise.arrays import Num
+from shardwise.arrays import Num, is_all
 from shardwise.estimate import nccl
 from shardwise.estimate.collective_cost import CollectiveCost, Kind
 from shardwise.estimate.items import PricedItem
@@ -49,6 +49,11 @@ class PricedLayout:
     def mesh(self) -> dict[str, Num]:
         """Mesh role -> number of chips."""
         return {**self.layout.sizes}
+
+    @cached_property
+    def unsharded(self) -> frozenset[str]:
+        """Mesh roles of a single chip in every layout, over which nothing is sent."""
+        return frozenset(role for role, n in self.mesh.items() if is_all(n == 1))
 
     @cached_property
     def stage(self) -> Stages:

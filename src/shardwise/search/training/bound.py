@@ -21,6 +21,9 @@ from shardwise.strategy.schedules import Times, chunked, find
 from shardwise.strategy.stages import MIN_FILLED_SHARE
 from shardwise.vocabulary import NO_SCHEDULE
 
+# Settings fixed by the user that the bounds keep too.
+KEPT = ("loss_chunks", "remat", "zero", "expert_tensor")
+
 
 def bound(block: Block) -> tuple[Num, Num]:
     """(whether it fits under no form, lower bound of its step seconds), for each cell."""
@@ -33,7 +36,9 @@ def may_fit(block: Block) -> Num:
     A cell needs the least memory under 1F1B, full remat and the highest ZeRO stage, or under a
     schedule that declares to need less than 1F1B.
     """
-    fits: Num = False
+    import numpy as np
+
+    fits = np.zeros(len(block.work.cells), bool)
     for forms in _forms_by_expert_tensor(block):
         for form in [least_memory_form(_plain(forms)), *forms_below_1f1b(forms)]:
             fits = fits | block.work.fits_and_bytes(form)[0]
@@ -47,17 +52,23 @@ def least_seconds(block: Block) -> Num:
     pipeline, sends between stages are left out too, and embedding, head and bubble count as little
     as under any schedule.
     """
-    seconds: Num = float("inf")
+    import numpy as np
+
+    seconds = np.full(len(block.cells), np.inf)
     for forms in _forms_by_expert_tensor(block):
         seconds = minimum(seconds, _least_seconds(block, forms))
     return seconds
 
 
 def _forms_by_expert_tensor(block: Block) -> Iterable[list[Form]]:
-    """Lists of the forms of a block that have the same `expert_tensor`."""
-    chunks = {name: value for name, value in block.fixed.items() if name == "loss_chunks"}
+    """Lists of the forms of a block that have the same `expert_tensor`.
+
+    Their schedules and kinds of context are not limited to those that the user fixed: a bound is
+    that of the plain ones.
+    """
+    kept = {name: value for name, value in block.fixed.items() if name in KEPT}
     lists: dict[int | None, list[Form]] = {}
-    for form in block.group.forms(block.config, block.job, chunks):
+    for form in block.group.forms(block.config, block.job, kept):
         lists.setdefault(form.expert_tensor, []).append(form)
     return lists.values()
 

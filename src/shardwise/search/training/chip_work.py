@@ -89,7 +89,7 @@ class ChipWork:
         priced = PricedLayout(
             config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
         )
-        return compute_time(priced, self._program(form), same_matmuls)
+        return compute_time(priced, self.program(form), same_matmuls)
 
     def fits_and_bytes(self, form: Form) -> tuple[Num, Num]:
         """(whether it fits in memory, bytes of memory), for each cell."""
@@ -113,7 +113,7 @@ class ChipWork:
         """Peak memory of a chip, for each cell."""
         layouts = self.cells.layouts(form, self.chunks)
         if form.expert_tensor not in self._shapes:
-            program = self._program(replace(form, recomputed=()))  # any remat has the same shapes
+            program = self.program(replace(form, recomputed=()))  # any remat has the same shapes
             shapes = LocalShapes(self.config, self.job, program, layouts)
             self._shapes[form.expert_tensor] = shapes
         shapes = self._shapes[form.expert_tensor]
@@ -122,7 +122,8 @@ class ChipWork:
             self.config, self.job, shapes.step, layouts, capacity, self._framework, shapes
         )
 
-    def _program(self, form: Form) -> Step:
+    def program(self, form: Form) -> Step:
+        """The matmuls and collectives of one microbatch of each cell."""
         key = (form.full_remat, form.expert_tensor)
         if key not in self._programs:
             layouts = self.cells.layouts(form, self.chunks)

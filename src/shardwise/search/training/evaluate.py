@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from shardwise.arrays import Num
 from shardwise.estimate.training.chip_rates import Rates
@@ -268,11 +269,21 @@ class Block:
         """(program of a microbatch of each cell, its time without collectives)."""
         key = (form.full_remat, form.expert_tensor)
         if key not in self._programs:
-            layouts = self.cells.layouts(form, self.chunks)
-            program = training_program(self.config, self.job, layouts)
             compute = replace(self.work.compute(form), matmuls={})
-            self._programs[key] = (program, compute.take(self.work_rows))
+            if self._has_own_rows:
+                self._programs[key] = (self.work.program(form), compute)
+            else:
+                layouts = self.cells.layouts(form, self.chunks)
+                program = training_program(self.config, self.job, layouts)
+                self._programs[key] = (program, compute.take(self.work_rows))
         return self._programs[key]
+
+    @cached_property
+    def _has_own_rows(self) -> bool:
+        """Whether `work` has one row for each cell, in the same order."""
+        import numpy as np
+
+        return np.array_equal(self.work_rows, np.arange(len(self.work.cells)))
 
     def _once_per_step(self, priced: PricedLayout) -> OncePerStep:
         """Gradient sync and update of each cell, evaluated once for forms that share them."""
