@@ -65,7 +65,7 @@ export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch 
       ? "How the answer changes along each choice, the others kept:"
       : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>
     ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
-      value=${moved && moved.name === slider.name ? moved.value : slider.value}
+      value=${moved[slider.name] ?? slider.value}
       frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}
   </${Pane}>`;

@@ -32,7 +32,7 @@ function Answer({ frame, problems, busy, onOpen }) {
 
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
-  const [moved, move] = useState(null);  // the slider that waits for its answer: { name, value }
+  const [moved, move] = useState({});  // sliders that wait for an answer: name -> value
   const [first, keepFirst] = useState(null);
   const [best, keepBest] = useState(null);
   const [names, setNames] = useState({ models: [], machines: [] });
@@ -44,6 +44,7 @@ function App() {
   const [pinned, pin] = useState(null);
   const [hasRun, setRun] = useState(Boolean(frozen && frozen.run));
   const [records, runProblem] = useRun(hasRun, frozen && frozen.run);
+  const asked = useRef(null);  // the question of the last move, until it is answered
   const movedAt = useRef(0), waiting = useRef(null), ownHash = useRef("");
 
   const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, at }) => {
@@ -62,7 +63,10 @@ function App() {
       fail(error.problems || [String(error)]);
     }
     wait(false);
-    move(null);
+    if (asked.current === question || isSearch) {
+      asked.current = null;
+      move({});
+    }
     document.body.dataset.answers = 1 + Number(document.body.dataset.answers || 0);
   }), []);
 
@@ -124,10 +128,11 @@ function App() {
     const at = performance.now();
     if (waiting.current) waiting.current.abort();
     const change = slider.changes[stop];
-    const question = { ...frame.question };
+    const question = { ...(asked.current || frame.question) };
     if (slider.group) question[slider.group] = { ...question[slider.group], ...change };
     else Object.assign(question, change);
-    move({ name: slider.name, value: slider.stops[stop] });
+    asked.current = question;
+    move((others) => ({ ...others, [slider.name]: slider.stops[stop] }));
     ask({ question, isSearch: false, at });
   };
   const search = (question) => {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.browser import Browser, Page, browser
 from tests.page_server import server
+
+SCREENSHOTS = Path("build/screenshots")  # the last view of each test of the page
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +28,12 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
-    """A tab of its own, as wide as a small screen."""
+def page(chromium: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A tab of its own, as wide as a small screen; its last view is kept as a picture."""
     tab = chromium.page()
     tab.size(1280, 900)
     yield tab
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"\W+", "-", request.node.name).strip("-")
+    tab.screenshot(SCREENSHOTS / f"{name}.png")
     tab.close()

@@ -65,6 +65,15 @@ def test_a_link_is_a_plan(chromium: Browser, page: Page, address: str) -> None:
     other.close()
 
 
+def test_two_sliders_moved_at_once_both_count(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    for slider in ("flops", "hbm_bandwidth"):
+        page.run(f"document.getElementById('slider-{slider}').focus()")
+        page.press("ArrowRight")
+    page.wait("location.hash.includes('flops=1.5') && location.hash.includes('bandwidth=1.5')")
+    assert page.problems == []
+
+
 def test_training_and_serving(page: Page, address: str) -> None:
     show(page, address + SMALL)
     trained = text(page, ".headline")
