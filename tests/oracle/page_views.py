@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,17 @@ MARKS = [
 SMALL = "#model=llama3.2-1b&hardware=v5e:2x4&batch=16&seq=2048"  # answered in no time
 SLIDERS = "[...document.querySelectorAll('.slider')].map(e => [e.querySelector('label').innerText,"
 SLIDERS += " e.querySelector('input').value])"
+AXE = Path(sys.prefix) / "axe" / "axe.min.js"  # make oracle fetches it
+VIOLATIONS = """axe.run(document, {resultTypes: ["violations"]}).then(result => result.violations
+  .filter(v => ["serious", "critical"].includes(v.impact))
+  .map(v => [v.id, v.nodes.length, v.nodes.slice(0, 3).map(n => [n.html, n.failureSummary])]))"""
+
+
+def violations(page: Page) -> list[Any]:
+    """Serious and critical ones that axe-core sees, with all that can be opened open."""
+    open_all(page)
+    page.run(AXE.read_text("utf-8") + ";0")
+    return list(page.run(VIOLATIONS))
 
 
 def show(page: Page, address: str) -> None:

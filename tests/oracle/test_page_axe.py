@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shardwise.train.metrics import StepRecord
 from tests.browser import Page
-from tests.golden.terminal import run
-from tests.oracle.page_views import MARKS, SMALL, click, open_all, show
+from tests.oracle.page_views import AXE, MARKS, SMALL, click, show, violations
 from tests.page_server import server
-
-AXE = Path(sys.prefix) / "axe" / "axe.min.js"  # make oracle fetches it
 
 pytestmark = [*MARKS, pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: page/axe.mjs")]
 
-FOUND = """axe.run(document, {resultTypes: ["violations"]}).then(found => found.violations
-  .filter(v => ["serious", "critical"].includes(v.impact))
-  .map(v => [v.id, v.nodes.length, v.nodes.slice(0, 3).map(n => [n.html, n.failureSummary])]))"""
 SERVED = "#model=llama3.2-1b&hardware=v5e:2x2&kind=serve&prompt=512&output=128"
-
-
-def violations(page: Page) -> list[Any]:
-    """Serious and critical ones, with all that can be opened open."""
-    open_all(page)
-    page.run(AXE.read_text("utf-8") + ";0")
-    return list(page.run(FOUND))
 
 
 @pytest.mark.parametrize("question", [SMALL, SERVED])
@@ -71,15 +56,3 @@ def test_a_live_run(page: Page, tmp_path: Path) -> None:
         for dark in (False, True):
             page.dark(on=dark)
             assert violations(page) == []
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_frozen_files(page: Page, tmp_path: Path, dark: bool) -> None:
-    plan, frozen = tmp_path / "plan.json", tmp_path / "plan.html"
-    command = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 -o"
-    assert run(*command.split(), str(plan)).code == 0
-    assert run("report", str(plan), "-o", str(frozen)).code == 0
-    page.dark(on=dark)
-    page.go(frozen.as_uri())
-    page.wait("document.querySelectorAll('#reasons .number').length > 0")
-    assert violations(page) == []

@@ -11,7 +11,7 @@ import pytest
 from shardwise.train.metrics import StepRecord
 from tests.browser import Page
 from tests.golden.terminal import run
-from tests.oracle.page_views import MARKS, click, open_all, text
+from tests.oracle.page_views import AXE, MARKS, click, open_all, text, violations
 from tests.page_server import server
 
 pytestmark = MARKS
@@ -75,6 +75,10 @@ def test_a_frozen_file(page: Page, folder: Path, name: str) -> None:
     for width in (390, 1280):
         page.size(width, 844)
         assert page.run("document.documentElement.scrollWidth <= innerWidth"), width
+    for dark in (False, True):
+        page.dark(on=dark)
+        assert not AXE.exists() or violations(page) == []
+    page.dark(on=False)
     printed = page.pdf()
     assert printed.startswith(b"%PDF")
     least = LEAST_PAGES if name in ("plan", "served") else 1
