@@ -135,9 +135,9 @@ class Step:
         def set_batch(item: Any) -> Any:
             # As `dataclasses.replace`, which takes five times as long: a search copies many steps.
             copy = object.__new__(type(item))
+            changed = {"sizes": {**item.sizes, "B": batch}}
             for name in item.__slots__:
-                object.__setattr__(copy, name, getattr(item, name))
-            object.__setattr__(copy, "sizes", {**item.sizes, "B": batch})
+                object.__setattr__(copy, name, changed.get(name) or getattr(item, name))
             return copy
 
         return replace(

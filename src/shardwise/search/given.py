@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,12 +23,14 @@ class Fixed(Mapping[str, Value]):
         any_layout: whether the search may choose a layout that the runtime does not run.
         in_practice: pipeline schedules of a search that is limited to layouts within practice; None
             to search all.
+        limit_s: step seconds from which strategies are of no interest, and may be left out.
     """
 
     chosen: tuple[tuple[str, Value], ...] = ()
     max_sizes: tuple[tuple[str, int], ...] = ()
     any_layout: bool = False
     in_practice: frozenset[str] | None = None
+    limit_s: float = math.inf
 
     def __getitem__(self, name: str) -> Value:
         return dict(self.chosen)[name]

@@ -2,11 +2,13 @@
 
 Machines are those of several chips, in sizes that double. A machine is searched for its best plan
 unless its lower bounds, the run's FLOPs at peak rates and their price, exceed the user's bounds or
-show that a searched machine is both cheaper and faster.
+show that a searched machine is both cheaper and faster. A search leaves out what is slower than
+where such a machine wins.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +26,7 @@ from shardwise.plan.machine_front import (
     price_of,
     split_by_price,
 )
+from shardwise.search.given import Fixed
 from shardwise.search.machines import doubling_machines
 from shardwise.search.training import rank
 from shardwise.workload import Train
@@ -105,12 +108,18 @@ class TrainingChoice:
 
 @dataclass(slots=True)
 class _Search:
-    """A run, and the machines that were searched for its best plan."""
+    """A run, and the machines that were searched for its best plan.
+
+    Args:
+        rows: machine -> its best plan; None if it has none.
+        searched: machine -> its chip, also of machines that others were found to beat.
+    """
 
     model: ModelConfig
     job: Train
     peak: bool
     rows: dict[str, TrainingMachine | None] = field(default_factory=dict)
+    searched: dict[str, str] = field(default_factory=dict)
 
     def machines(self, chips: Sequence[Chip]) -> list[System]:
         """Machines that may hold the weights."""
@@ -139,27 +148,40 @@ class _Search:
             least_usd, least_s = self.least(system)
             if least_usd > usd or least_s > within_s or is_dominated(kept, least_usd, least_s):
                 continue
-            row = self._row(system)
+            row = self._row(system, self._limit_s(kept, system))
             if row and row.usd <= usd and row.run_s <= within_s:
                 kept.append(row)
         return pareto_front(kept)
 
-    def _row(self, system: System) -> TrainingMachine | None:
-        """The best plan on a machine; None if it has none."""
-        if system.name not in self.rows:
-            self.rows[system.name] = self._best(system)
-        return self.rows[system.name]
+    def _limit_s(self, kept: Sequence[TrainingMachine], system: System) -> float:
+        """Seconds from which a run on a machine is dearer and slower than on one of `kept`."""
+        usd_per_s = _usd(system, 1.0)
+        return min((max(row.usd / usd_per_s, row.run_s) for row in kept), default=math.inf)
 
-    def _best(self, system: System) -> TrainingMachine | None:
+    def _row(self, system: System, limit_s: float) -> TrainingMachine | None:
+        """The best plan on a machine; None if it has none, or none whose run is below a limit."""
+        if system.name in self.rows:
+            return self.rows[system.name]
+        row = self._best(system, limit_s)
+        self.searched[system.name] = system.chip.name
+        if row and row.run_s >= limit_s:
+            row = None
+        if row or math.isinf(limit_s):
+            self.rows[system.name] = row
+        return row
+
+    def _best(self, system: System, limit_s: float) -> TrainingMachine | None:
         rates = rates_of(system, self.job, peak=self.peak)
+        steps = (self.job.tokens or 0.0) / self.job.tokens_per_step
+        below = Fixed(limit_s=limit_s / steps)
         try:
-            best = rank.rank(self.model, system, self.job, rates, keep=1).candidates[0]
+            best = rank.rank(self.model, system, self.job, rates, below, keep=1).candidates[0]
         except ShardwiseError:
             return None
         if not best.fits:
             return None
         step_s = float(best.time.step_s)
-        run_s = step_s * (self.job.tokens or 0.0) / self.job.tokens_per_step
+        run_s = step_s * steps
         flops = count.model_flops_per_token(self.model, self.job.seq) * self.job.tokens_per_step
         return TrainingMachine(
             hardware=system.name,
@@ -206,7 +228,7 @@ def choose(
     front = search.within(systems, seconds, usd)
     if not front:
         raise NoPlan(*_nearest(search, systems, within_s, budget_usd))
-    planned = {row.chip for row in search.rows.values() if row}
+    planned = set(search.searched.values())
     return TrainingChoice(
         model=model.name,
         batch=job.batch,
@@ -217,7 +239,7 @@ def choose(
         front=tuple(front),
         prices={chip.name: price_of(chip) for chip in priced if chip.name in planned},
         without_price=without_price,
-        n_searched=len(search.rows),
+        n_searched=len(search.searched),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -89,6 +90,7 @@ class Best:
             searched.
         front: Pareto front of step time and memory; None if it is not wanted.
         exhaustive: whether to evaluate also what cannot be among the best.
+        limit_s: step seconds from which strategies are of no interest.
         blocks: the blocks of cells evaluated so far.
         n_strategies: number of legal strategies evaluated so far.
         n_fitting: number of those that fit in memory.
@@ -98,6 +100,7 @@ class Best:
     n_meshes: int
     front: list[FrontPoint] | None
     exhaustive: bool = False
+    limit_s: float = math.inf
     blocks: list[ScoredCells] = field(default_factory=list)
     n_strategies: int = 0
     n_fitting: int = 0
@@ -119,8 +122,10 @@ class Best:
         """
         import numpy as np
 
-        if self.keeps_all or not self.step_s:
+        if self.keeps_all:
             return np.ones(len(cells), bool)
+        if not self.step_s:
+            return seconds < self.limit_s
         return ~too_large & (seconds < self._limits(cells))
 
     def slowest(self, cells: Cells) -> Num:
@@ -129,9 +134,9 @@ class Best:
         Only a search for a single mesh has such a limit. A longer list also names the best
         strategy of other `tensor` sizes, however slow it is.
         """
-        if self.n_meshes > 1 or self.keeps_all or not self.step_s:
-            return float("inf")
-        return self._limits(cells)
+        if self.n_meshes > 1 or self.keeps_all:
+            return math.inf
+        return self._limits(cells) if self.step_s else self.limit_s
 
     def _limits(self, cells: Cells) -> Num:
         """Step seconds below which a strategy of each cell would be among the best so far."""
@@ -151,7 +156,8 @@ class Best:
         limits = []
         for tensor in tensor_sizes:
             of_tensor = best_of_tensor.get(int(tensor), np.inf)
-            limits.append(max(last_time, min(of_tensor, slowest_alternative)))
+            limit = max(last_time, min(of_tensor, slowest_alternative))
+            limits.append(min(limit, self.limit_s))
         return np.array(limits)[index]
 
     def add(self, block: ScoredCells) -> None:

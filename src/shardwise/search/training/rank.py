@@ -190,7 +190,8 @@ def rank(
         return ranking
     schedules = practice.schedules_in_practice(config, system)
     try:
-        limited = replace(fixed, in_practice=schedules)
+        limit_s = (1 + practice.SAME_STEP) * fixed.limit_s
+        limited = replace(fixed, in_practice=schedules, limit_s=limit_s)
         usual = _fastest(problem, limited, 1, exhaustive, False).candidates[0]
     except NoStrategy:
         return ranking
@@ -288,7 +289,7 @@ def _rank(
     front: bool,
 ) -> Ranking:
     """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
-    best = Best(_n_meshes(keep), [] if front else None, exhaustive)
+    best = Best(_n_meshes(keep), [] if front else None, exhaustive, fixed.limit_s)
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
         bounds = bound.bound(block)

@@ -18,7 +18,7 @@ from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.hardware import parse_system
 from shardwise.models import load
 from shardwise.ops.program import training_step
-from shardwise.search.given import fixed_of
+from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.training import rank as train
 from shardwise.search.training.best import MAX_SLOWDOWN
 from shardwise.search.training.rank import Candidate, Ranking
@@ -143,6 +143,23 @@ def test_the_ranking_is_in_order_and_holds_every_tensor_size() -> None:
     assert set(widths) == {m.tensor for m in every_mesh(config, system, job)}
     shown = {w: t for w, t in widths.items() if t < MAX_SLOWDOWN * min(widths.values())}
     assert {w: ours.get(w) for w in shown} == near(shown)
+
+
+@pytest.mark.parametrize(("name", "machine", "job"), CASES)
+def test_a_limit_leaves_out_no_faster_strategy(name: str, machine: str, job: Train) -> None:
+    config, system = load(name), parse_system(machine)
+    cal = calibration(system.chip)
+    best = rank(name, machine, job, keep=1).candidates[0]
+    for share in (1.001, 0.999):
+        limited = Fixed(any_layout=True, limit_s=share * float(best.time.step_s))
+        try:
+            found = train.rank(config, system, job, cal, limited, keep=1).candidates[0]
+        except NoStrategy:
+            assert share < 1
+            continue
+        if share > 1:
+            assert found.time.step_s == best.time.step_s
+        assert not found.fits or found.time.step_s >= best.time.step_s
 
 
 def test_what_fits_comes_first() -> None:
