@@ -71,13 +71,10 @@ def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...]]]:
     usual = {name: bound for name, bound in missing.items() if getattr(job, name) is None}
     if job.rate and usual:
         names = tuple(name.removesuffix("_s") for name in usual)
-        disaggregate = request.disaggregate
-        if len(usual) == len(missing):  # nobody asked for what prefill engines are separated for
-            disaggregate = bool(disaggregate)
         for factor in (1.0, LOOSER):
             bounds = {name: factor * bound for name, bound in usual.items()}
             jobs = [_bounded(j, bounds) for j in request.jobs]
-            yield replace(request, jobs=jobs, disaggregate=disaggregate), names
+            yield replace(request, jobs=jobs), names
     yield request, ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import shardwise as sw
@@ -32,8 +34,20 @@ def test_a_rate_without_bounds_gets_usual_ones() -> None:
     assert traffic.ttft_s.p99 <= USUAL_TTFT_S
     assert traffic.tpot_s.p99 <= USUAL_TPOT_S
     assert chosen.strategy.rule.usual == ("ttft", "tpot")
-    assert chosen.strategy.prefill is None
     assert "usual bounds, as none is given" in rule_text(chosen.strategy.rule)
+
+
+@pytest.mark.parametrize("arrivals", [None, Arrivals(at=0.9)])
+def test_usual_bounds_plan_as_stated_ones_do(arrivals: Arrivals | None) -> None:
+    """Separate prefill engines are compared in both cases: here they are chosen."""
+    machine = sw.chip("h100")
+    requests = sw.Serve(context=0, prompt=2048, output=256, rate=20.0)
+    usual = plan(LLAMA, machine, requests, arrivals=arrivals)
+    bounds = {"ttft_s": USUAL_TTFT_S, "tpot_s": USUAL_TPOT_S}
+    stated = plan(LLAMA, machine, replace(requests, **bounds), arrivals=arrivals)
+    assert usual.strategy.prefill is not None
+    for part in ("mesh", "prefill", "n_chips", "servers"):
+        assert getattr(usual.strategy, part) == getattr(stated.strategy, part)
 
 
 def test_only_the_missing_bound_is_a_usual_one() -> None:
