@@ -12,7 +12,8 @@
     ├── NoPlan          exit 3   understood, but nothing satisfies it
     │   ├── DoesNotFit           memory
     │   └── NoStrategy           no legal split
-    │       └── NoLegalEngine    no engine is legal
+    │       ├── NoLegalEngine    no engine is legal
+    │       └── TooManyChips     a request rate for which no machine is large enough
     ├── CheckFailed     exit 4   a requested check failed: what was checked does not hold
     ├── NoAnswer        exit 5   a requested check has no answer: it was cut short, or broke down
     └── MissingExtra    exit 2   an optional dependency is not installed
@@ -104,6 +105,10 @@ class NoStrategy(NoPlan):
 
 class NoLegalEngine(NoStrategy):
     """No serving engine divides both the model and the machine."""
+
+
+class TooManyChips(NoStrategy):
+    """A request rate needs more chips than machines have."""
 
 
 class CheckFailed(ShardwiseError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, raise_all
 from shardwise.formulas import thresholds
 from shardwise.formulas.inference import memory_bound_tensor_limit
 from shardwise.formulas.thresholds import alpha
@@ -17,6 +17,7 @@ from shardwise.models import ModelConfig
 
 TOKENS = "tokens/chip"
 WAYS = "ways"
+MAX_SIZE = 10**9  # of F and E, a thousand times those of any model, so that more is a typing error
 DECODE_BATCH = 32  # sequences, for the limit of tensor parallelism in decoding
 
 
@@ -27,11 +28,31 @@ class Widths:
     Args:
         d_ff: F, of a routed expert if there are experts.
         n_experts, experts_per_token: E and k; 1 of a dense model.
+
+    Raises:
+        BadInput: k is above E, or a size above `MAX_SIZE`.
     """
 
     d_ff: int
     n_experts: int = 1
     experts_per_token: int = 1
+
+    def __post_init__(self) -> None:
+        problems = []
+        n_active, n_experts = self.experts_per_token, self.n_experts
+        if n_active > n_experts:
+            problems.append(
+                f"k={n_active:.9g} experts a token, of E={n_experts:.9g}: k is at most E. "
+                f"Give more experts, as E=256, or k={n_experts:.9g}."
+            )
+        sizes = {"F": self.d_ff, "E": n_experts}
+        problems += [
+            f"{name}={size:.9g} is above {MAX_SIZE:,}. F of llama3.1-405b is 53,248, "
+            "E of deepseek-v3 256."
+            for name, size in sizes.items()
+            if size > MAX_SIZE
+        ]
+        raise_all(BadInput, problems)
 
     @classmethod
     def of(cls, model: ModelConfig) -> Widths:

@@ -224,7 +224,7 @@ class Chip:
         if isinstance(value, int | float):
             return float(value)
         reason = "no public source gives it"
-        hint = "Give your own in a TOML file (docs/hardware.md)."
+        hint = f"Give your own{self._example(name)} in a TOML file (docs/hardware.md)."
         if self.kind == "cpu":
             reason = "it was not measured"
             hint = "shardwise hw measure N -o FILE.toml measures this CPU as N devices."
@@ -232,6 +232,17 @@ class Chip:
             f"{self.name} has no figure for {name}: {reason}. "
             f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. {hint}"
         )
+
+    def _example(self, name: str) -> str:
+        """How a machine is written with a value of a figure; "" if the command line takes none."""
+        value = _EXAMPLES.get(unit_of(name) or "")
+        group = name.split(".")[0]
+        if value is None or (group in ("ici", "node") and getattr(self, group) is None):
+            return ""
+        machine = "64" if self.node or self.kind != "gpu" else "1"
+        if self.ici:
+            machine = "x".join(["4"] * self.ici.n_axes)
+        return f" after the machine, as {self.spelling}:{machine},{name}={value}, or"
 
     def peak(self, dtype: str) -> float:
         """Dense peak at a dtype, FLOP/s. The peak of another dtype is never used instead.
@@ -298,6 +309,8 @@ def get(chip: Chip, path: str) -> Value | None:
     return value  # type: ignore[no-any-return]
 
 
+# Unit of a figure -> a value of it, as an example of what to write.
+_EXAMPLES = {"B/s": "50GB/s", "B": "80GB", "s": "1us", "Hz": "1.5GHz", "FLOP/s": "100TFLOP/s"}
 _MAPPINGS = ("product_flops_per_s", "training", "collectives", "memory_bytes_per_s", "transfers")
 _OPTIONAL = {"scale_out": ScaleOut, "serving": Serving}  # made when one of their figures is given
 

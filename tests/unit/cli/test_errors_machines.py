@@ -27,6 +27,14 @@ BAD = [
     ("collective all_gather 34 --on v5e:4x4", 2, "✗ size 34 has no unit."),
     ("collective all_gather 1MB", 2, "✗ no machine is given. Add --on HARDWARE"),
     ("thresholds Q=2 v5e", 2, '✗ sizes "Q=2": give F, and E and k of experts'),
+    (
+        "thresholds F=2048,E=2,k=8 v5e",
+        2,
+        "✗ k=8 experts a token, of E=2: k is at most E. Give more experts, as E=256, or k=2.\n",
+    ),
+    ("thresholds F=2048,k=3 v5e", 2, "✗ k=3 experts a token, of E=1: k is at most E."),
+    ("thresholds F=1e30 v5e", 2, "✗ F=1e+30 is above 1,000,000,000. F of llama3.1-405b is 53,248"),
+    ("thresholds F=1,E=1e12 v5e", 2, "✗ E=1e+12 is above 1,000,000,000."),
     ("thresholds llama3-8b v5e --batch 4x4", 2, "✗ --batch needs the chips of a machine"),
     ("hw v6e,bf16=920", 2, '✗ bf16 "920" has no unit.'),
 ]

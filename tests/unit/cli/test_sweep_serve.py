@@ -39,6 +39,23 @@ def test_screens_have_80_columns(command: str) -> None:
     assert document["model"]
 
 
+def test_plan_sweep_and_explain_answer_a_rate_alike() -> None:
+    words = "llama3-8b h100 --serve --prompt 2048 --output 256 --rate 20/s --json"
+    plan, sweep, explanation = (
+        json.loads(run(*shlex.split(f"{verb} {words}")).out)
+        for verb in ("plan", "sweep", "explain")
+    )
+    (row,) = sweep["rows"]
+    simulated = plan["estimate"]["traffic"]
+    assert row["tpot_s"] == simulated["tpot_s"]["p50"]
+    assert row["ttft_s"] == simulated["ttft_s"]["p50"]
+    assert row["n_chips"] == plan["strategy"]["n_chips"]
+    price = plan["estimate"]["usd_per_million_tokens"]["output"]
+    assert row["usd_per_million_output_tokens"] == price
+    assert explanation["mesh"] == plan["strategy"]["mesh"]
+    assert explanation["batch"] == row["batch"] == plan["estimate"]["decode"]["batch"]
+
+
 def test_formats_agree() -> None:
     rows = json.loads(run(*shlex.split(SWEEP), "--json").out)["rows"]
     flat = [json.loads(s) for s in run(*shlex.split(SWEEP), "-o", "jsonl").out.splitlines()]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+import shardwise as sw
 from shardwise.errors import UnknownFigure, UnknownName
 from shardwise.hardware import Figure, catalog_chip, diff, show_value
 from shardwise.hardware.chip import with_values
@@ -39,6 +41,27 @@ def test_need_says_what_is_missing_and_what_is_known() -> None:
     assert told.startswith("h100 has no figure for ici.link: no public source gives it.")
     assert "node.egress" in told
     assert "TOML" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        ("mi300x", "scale_out.egress"),
+        ("wse3", "hbm.capacity"),
+        ("m1-max", "dcn.bandwidth"),
+        ("v5e", "l2.capacity"),
+    ],
+)
+def test_need_proposes_what_the_command_line_takes(name: str, figure: str) -> None:
+    with pytest.raises(UnknownFigure) as error:
+        catalog_chip(name).need(figure)
+    (example,) = re.findall(rf"as ({name}:\S+), or", str(error.value))
+    assert sw.hardware(example).chip.need(figure) > 0
+
+
+def test_need_proposes_nothing_that_the_command_line_refuses() -> None:
+    with pytest.raises(UnknownFigure, match=r"Give your own in a TOML file"):
+        catalog_chip("wse3").need("node.egress")
 
 
 def test_need_of_a_chip_without_figures() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.errors import DoesNotFit, NoPlan, NoStrategy
+from shardwise.errors import DoesNotFit, NoPlan, NoStrategy, TooManyChips
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.refusals import rank_or_explain
@@ -38,6 +38,7 @@ def searched(
         largest: also find the highest request rate that meets the bounds.
 
     Raises:
+        TooManyChips: the rate needs more chips than machines have; nothing is simulated.
         NoStrategy, DoesNotFit: as `rank_or_explain`, and if no simulated deployment meets the
             bounds.
     """
@@ -45,10 +46,14 @@ def searched(
     for attempt in relaxable:
         try:
             return _once(*attempt, n_candidates, arrivals, largest=largest)
+        except TooManyChips:
+            raise
         except NoStrategy:
             continue
     try:
         return _once(*last, n_candidates, arrivals, largest=largest)
+    except TooManyChips:
+        raise
     except NoPlan as refusal:
         raise _explained(last[0], refusal) from None
 
@@ -71,13 +76,10 @@ def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...]]]:
     usual = {name: bound for name, bound in missing.items() if getattr(job, name) is None}
     if job.rate and usual:
         names = tuple(name.removesuffix("_s") for name in usual)
-        disaggregate = request.disaggregate
-        if len(usual) == len(missing):  # nobody asked for what prefill engines are separated for
-            disaggregate = bool(disaggregate)
         for factor in (1.0, LOOSER):
             bounds = {name: factor * bound for name, bound in usual.items()}
             jobs = [_bounded(j, bounds) for j in request.jobs]
-            yield replace(request, jobs=jobs, disaggregate=disaggregate), names
+            yield replace(request, jobs=jobs), names
     yield request, ()
 
 
@@ -113,6 +115,8 @@ def _simulated(
     try:
         ranking = rank(request, n_candidates, each_prefill=True)
         return under_traffic(request, ranking, arrivals, largest=largest)
+    except TooManyChips:
+        raise
     except NoStrategy:
         if not request.job.rate:
             raise

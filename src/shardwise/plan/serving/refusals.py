@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise import units
-from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError
+from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError, TooManyChips
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.search import fit
 from shardwise.search.serving.layouts import machines
@@ -32,6 +32,7 @@ def rank_or_explain(request: Request, n_candidates: int, *, each_prefill: bool =
 
     Raises:
         NoStrategy: no engine is legal, or no deployment meets the bounds.
+        TooManyChips: the rate needs more chips than machines have.
         DoesNotFit: no engine fits in memory.
     """
     try:
@@ -40,6 +41,8 @@ def rank_or_explain(request: Request, n_candidates: int, *, each_prefill: bool =
         raise _does_not_fit(request) from None
     except NoLegalEngine:
         raise _no_legal_engine(request) from None
+    except TooManyChips:
+        raise
     except NoStrategy as error:
         raise NoStrategy(*error.problems, *_what_meets_bounds(request)) from None
 
@@ -149,7 +152,11 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
     chip = request.chip
     options = []
     if request.machine_is_given and not job.batch and not request.fixed:
-        options += _option_of_best(replace(request, hardware=chip), "")
+        try:
+            options += _option_of_best(replace(request, hardware=chip), "")
+        except TooManyChips as error:
+            yield error.problems[0]
+            return
     if not request.fixed and len(request.jobs) == 1:
         for dtype in NARROW_DTYPES[chip.kind]:
             if units.bytes_per_element(dtype) < _weight_bytes(job):
@@ -170,9 +177,15 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
 
 
 def _option_of_best(request: Request, flag: str) -> list[str]:
-    """Text of a search's best deployment with its time per token; empty if there is none."""
+    """Text of a search's best deployment with its time per token; empty if there is none.
+
+    Raises:
+        TooManyChips: the rate needs more chips than machines have.
+    """
     try:
         best = rank(request, 0).candidates[0]
+    except TooManyChips:
+        raise
     except ShardwiseError:
         return []
     engines = best.server.system.name

@@ -11,6 +11,8 @@ from shardwise.errors import DoesNotFit, ShardwiseError
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
+from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.attempts import searched
 from shardwise.plan.serving.build import search_request
 from shardwise.plan.serving.estimate import usd_per_million
 from shardwise.plan.serving.refusals import shortage
@@ -33,7 +35,6 @@ from shardwise.plan.sweep_grid import (
 )
 from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.layouts import NUMBER_OPTIONS, WORD_OPTIONS
-from shardwise.search.serving.rank import rank
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.workload import Serve
 
@@ -62,6 +63,7 @@ class ServedRow:
         batch: sequences of one engine.
         engines: number of decode engines.
         step_s: seconds of a decoding pass.
+        tpot_s, ttft_s: under a rate medians of simulated requests, otherwise means.
         prefill_s: seconds of a prefill pass.
         roofline_tokens_per_s_per_chip: throughput if passes took `step_s.lower`.
         memory_bytes: bytes per chip of the decode engines.
@@ -176,13 +178,17 @@ def _row(
         request = search_request(
             model, machine_or_chip, row_job, fixed, peak=peak, disaggregate=disaggregate
         )
+        arrivals = Arrivals() if row_job.rate else None
         try:
-            best = rank(request, 0).candidates[0]
+            _, ranking, traffic = searched(request, 1, arrivals, largest=False)
         except DoesNotFit as error:
             return replace(row, problem=shortage(request)[0]), error
     except ShardwiseError as error:
         return replace(row, problem=error.problems[0]), error
-    return _with_numbers(row, best), None
+    row = _with_numbers(row, ranking.candidates[0])
+    if traffic:
+        row = replace(row, tpot_s=traffic.tpot_s.p50, ttft_s=traffic.ttft_s.p50)
+    return row, None
 
 
 def _job(job: Serve, choices: Mapping[str, Any], chip: Chip) -> Serve:

@@ -11,6 +11,7 @@ from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
 from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
 from shardwise.plan.serving.rebuild import rebuild
+from shardwise.plan.serving.simulated_share import engines_to_simulate
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.simulate import Pool, Slo, Spread, Summary, Traffic, capacity, simulate
 from shardwise.simulate.metrics import SimulationResult
@@ -22,11 +23,6 @@ from shardwise.simulate.planned import (
     pass_times,
 )
 
-# Most decode engines, and prefill engines, to simulate: too few make latencies rather too long.
-MAX_ENGINES = 8
-MAX_LARGE_BATCH_ENGINES = 4  # the same if an engine's batch is above `LARGE_BATCH`
-LARGE_BATCH = 128
-MAX_SEQUENCES = 8192  # in the simulated engines, if several are simulated
 MAX_LATENCY_GROWTH = 0.05  # growth over the time that passes; above it, a queue is unstable
 MAX_BACKLOG = 0.1  # share of requests served after the last arrival; above it, too
 MIN_RUN_LENGTH = 10  # in service times of a request; shorter runs do not show a growing queue
@@ -155,10 +151,8 @@ def simulated_pools(
     job = chosen.job
     max_context = arrivals.max_context(job)
     prefill_server = chosen.prefill_server
-    max_engines = MAX_LARGE_BATCH_ENGINES if chosen.batch > LARGE_BATCH else MAX_ENGINES
-    max_engines = min(max_engines, MAX_SEQUENCES // max(chosen.batch, 1) or 1)
     n_decode, n_prefill, share = engines_to_simulate(
-        chosen.server.count, chosen.n_prefill, max_engines
+        chosen.server.count, chosen.n_prefill, chosen.batch
     )
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None
@@ -173,32 +167,6 @@ def simulated_pools(
         service_s=chosen.ttft_s + (job.output or 1) * chosen.tpot_s,
         server_overhead_s=chosen.first_token_delay_s,
     )
-
-
-def engines_to_simulate(
-    n_decode: int, n_prefill: int, max_engines: int = MAX_ENGINES
-) -> tuple[int, int, float]:
-    """(number of decode engines, number of prefill engines, share of the requests) to simulate.
-
-    At most `max_engines` of each. If the simulated shares of decode and prefill engines differ, the
-    requests get the larger share, so no engine has less load than in the whole deployment.
-
-    >>> engines_to_simulate(3, 0), engines_to_simulate(26, 0)[0], engines_to_simulate(9, 17)[:2]
-    ((3, 0, 1.0), 8, (4, 8))
-    """
-    if not n_prefill:
-        n = min(n_decode, max_engines)
-        return n, 0, n / n_decode
-    if max(n_decode, n_prefill) <= max_engines:
-        return n_decode, n_prefill, 1.0
-    best = (math.inf, 0, 1, 1, 0.0)
-    for n in range(1, min(n_decode, max_engines) + 1):
-        for m in range(1, min(n_prefill, max_engines) + 1):
-            larger = max(n / n_decode, m / n_prefill)
-            imbalance = larger / min(n / n_decode, m / n_prefill)
-            if (imbalance, -n) < best[:2]:
-                best = (imbalance, -n, n, m, larger)
-    return best[2:]
 
 
 def _decode_pool(

@@ -14,14 +14,19 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadInput, NoStrategy
-from shardwise.estimate.serving.steady_state import colocated, decode_only, prefill_only
 from shardwise.hardware import System
+from shardwise.hardware.shape import MAX_CHIPS
 from shardwise.plan.schema.traffic import Engines, TrafficEstimate, TriedDeployment
 from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.resize import (
+    chips_to_next_price,
+    engine_counts,
+    engines_to_add,
+    price_level,
+    resized,
+)
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.deployments import MAX_LOAD
-from shardwise.search.serving.legal import BATCH_GRID
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout
@@ -33,11 +38,9 @@ N_STARTS = 8  # of them queued at first, with separate prefill engines, and as m
 MAX_TRIES = 24  # simulated deployments
 MAX_TRIES_PER_PRICE = 3
 MAX_TRIES_WITH_FEWER = 6  # simulations with fewer engines, after one that meets the bounds
-PRICE_STEP = 1.03  # prices within this factor count as equal
 SCREEN_REQUESTS = 400  # requests of a first, short simulation
 SCREEN_MARGIN = 0.05  # if it shows the share within the bounds this much too small, it is the last
 FAR_MARGIN = 0.2  # if that share is this much too small, several engines are added at once
-GROWTH_SHARE = 0.1  # engines to add first, as a share of those present; then twice as many, ...
 MIN_GAIN = 0.005  # by which added engines must raise the share of requests within the bounds
 
 SimulatedDeployment = tuple[Candidate, TrafficEstimate]
@@ -48,7 +51,7 @@ class _QueuedDeployment:
     """A queued deployment; cheap ones come first, and of equal prices the most promising.
 
     Args:
-        price_level: logarithm of the price, in steps of `PRICE_STEP`.
+        price_level: logarithm of the price, in steps of `resize.PRICE_STEP`.
         used_bound: closed-form mean latency over its bound; the lower, the more promising.
         insertion: order of insertion into the queue.
         n_growths: how often engines were added; a simulation far from the bounds counts as three.
@@ -161,12 +164,12 @@ class _TrafficSearch:
 
     def _enqueue(self, entry: _QueuedDeployment) -> None:
         candidate = entry.candidate
-        fits = candidate.chips <= (self.n_chips or math.inf)
+        fits = candidate.chips <= (self.n_chips or MAX_CHIPS)
         if self.n_chips and not candidate.prefill_server:
             fits = candidate.server.count <= candidate.server.layout.mesh.data
         if fits and self._is_new(candidate):
             entry.insertion = len(self.queued)
-            entry.price_level = math.floor(math.log(candidate.chips) / math.log(PRICE_STEP))
+            entry.price_level = price_level(candidate.chips)
             heapq.heappush(self.queue, entry)
 
     def _is_new(self, candidate: Candidate) -> bool:
@@ -184,7 +187,7 @@ class _TrafficSearch:
     def _grow_if_too_few(self, entry: _QueuedDeployment) -> bool:
         """Whether so few engines of a kind missed the bounds before; then queue it with more."""
         candidate = entry.candidate
-        counts = _counts(candidate)
+        counts = engine_counts(candidate)
         least_counts = []
         for server, count in zip((candidate.server, candidate.prefill_server), counts, strict=True):
             failed = self.too_few.get(_engine_kind(server, candidate), -1) if server else -1
@@ -224,7 +227,7 @@ class _TrafficSearch:
             traffic: its simulated metrics; None if it was not simulated.
         """
         candidate = entry.candidate
-        n_decode, n_prefill = _counts(candidate)
+        n_decode, n_prefill = engine_counts(candidate)
         n_growths = entry.n_growths
         within = entry.within
         misses_ttft = misses_tpot = True
@@ -237,11 +240,16 @@ class _TrafficSearch:
                 server = candidate.prefill_server if misses_ttft else candidate.server
                 kind = _engine_kind(server, candidate)
                 self.too_few[kind] = max(server.count, self.too_few.get(kind, 0))
+        # A price at which enough were simulated is passed at once, not engine by engine.
+        n_chips = 0 if traffic else chips_to_next_price(candidate.chips)
         counts = []
-        if n_prefill and (misses_ttft or not misses_tpot):
-            counts.append((n_decode, n_prefill + _engines_to_add(n_prefill, n_growths)))
+        if candidate.prefill_server and (misses_ttft or not misses_tpot):
+            least = math.ceil(n_chips / candidate.prefill_server.n_chips)
+            more = n_prefill + max(least, engines_to_add(n_prefill, n_growths))
+            counts.append((n_decode, more))
         if not n_prefill or misses_tpot or not misses_ttft:
-            more = n_decode + _engines_to_add(n_decode, n_growths)
+            least = math.ceil(n_chips / candidate.server.n_chips)
+            more = n_decode + max(least, engines_to_add(n_decode, n_growths))
             if self.n_chips and not n_prefill:
                 more = min(more, candidate.server.layout.mesh.data)  # all engines of the machine
             counts.append((more, n_prefill))
@@ -253,9 +261,9 @@ class _TrafficSearch:
         """Remove engines while the bounds are met: several may have been added at once."""
         n_left = MAX_TRIES_WITH_FEWER
         for kind in (0, 1) if candidate.prefill_server else (0,):
-            step = _engines_to_add(_counts(candidate)[kind], 1)
+            step = engines_to_add(engine_counts(candidate)[kind], 1)
             while step and n_left:
-                counts = list(_counts(candidate))
+                counts = list(engine_counts(candidate))
                 counts[kind] -= step
                 smaller = None
                 if counts[kind] > 0:
@@ -281,59 +289,10 @@ class _TrafficSearch:
         return candidate, replace(traffic, tried=tuple(tried))
 
 
-def _counts(candidate: Candidate) -> tuple[int, int]:
-    """(number of decode engines, number of separate prefill engines)."""
-    return candidate.server.count, candidate.n_prefill
-
-
-def _engines_to_add(n_engines: int, n_growths: int) -> int:
-    """Number of engines to add to `n_engines`, more after several growths; at least one."""
-    return max(1, round(GROWTH_SHARE * n_growths * n_engines))
-
-
 def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
     """The largest batch that the simulated scheduler allows, at most the candidate's."""
     unit = candidate.server.batch_unit
     return min(candidate.batch, max(unit, traffic.max_sequences // unit * unit))
-
-
-def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) -> Candidate:
-    """The deployment with other numbers of engines, and the smallest batch that serves the rate."""
-    server = replace(candidate.server, count=n_decode)
-    n_chips = n_decode * server.n_chips
-    prefill_server = None
-    busy = 0.0
-    if candidate.prefill_server:
-        prefill_server = replace(candidate.prefill_server, count=n_prefill)
-        n_chips += n_prefill * prefill_server.n_chips
-        prefill_rate, _ = prefill_only(prefill_server.engine, prefill_server.job, 1.0)
-        busy = min(MAX_LOAD, rate / (n_prefill * float(prefill_rate)))
-    batch = candidate.batch
-    if not candidate.job.batch:
-        batch = _smallest_batch(server, rate, prefills=prefill_server is None)
-    return replace(
-        candidate,
-        server=server,
-        prefill_server=prefill_server,
-        chips=n_chips,
-        prefill_busy=busy,
-        batch=batch,
-    )
-
-
-def _smallest_batch(server: Server, rate: float, *, prefills: bool) -> int:
-    """The smallest batch that serves the rate; the largest that fits if none does."""
-    import numpy as np
-
-    unit = server.batch_unit
-    batches = np.array(BATCH_GRID) * unit
-    batches = batches[batches <= max(unit, server.max_batch)]
-    steady_state = colocated if prefills else decode_only
-    steady = steady_state(server.engine, server.job, batches)
-    is_enough = steady.requests_per_s * server.count * MAX_LOAD >= rate
-    if not is_enough.any():
-        return int(batches[-1])
-    return int(batches[is_enough.argmax()])
 
 
 def _used_bound(candidate: Candidate) -> float:

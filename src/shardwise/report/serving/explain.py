@@ -158,7 +158,7 @@ def _prefill(prefill: Prefill) -> str:
     )
     if prefill.servers and at_mfu.servers:
         text += (
-            f": {prefill.servers:.2g} prefill engines per decode engine, "
+            f": {prefill.servers:.2g} prefill engines per decode engine of as many chips, "
             f"{at_mfu.servers:.2g} at that MFU"
         )
     else:

@@ -142,7 +142,7 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
         f"{bounds}; {duration(at_mfu.step_s)} at {percent(at_mfu.mfu)} MFU"
     )
     if at_mfu.servers:
-        text += f", {at_mfu.servers:.2g} prefill engines per decode engine"
+        text += f", {at_mfu.servers:.2g} prefill engines per decode engine of as many chips"
     yield "TTFT", f"{text})"
 
 

@@ -167,14 +167,14 @@ def disaggregated(
     config: ModelConfig,
     blocks: Sequence[EngineBlock],
     job: Serve,
-    max_chips: int,
+    max_chips: float,
     *,
     machine_is_given: bool,
 ) -> list[Points]:
     """Deployments with separate prefill engines, which send KV caches to the decode engines.
 
     Args:
-        max_chips: limit on the total number of chips of all engines.
+        max_chips: limit on the total number of chips of all engines; may be infinite.
         machine_is_given: whether the search is on one machine of `max_chips` chips, all of which
             are paid for unless the job states a request rate.
     """
@@ -311,7 +311,7 @@ def _cache_link(
 
 
 def _engine_counts(
-    job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: int, *, machine_is_given: bool
+    job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: float, *, machine_is_given: bool
 ) -> Iterator[tuple[Num, Num]]:
     """Yield numbers of prefill and decode engines to try, as two arrays over pairs of engine types.
 
@@ -343,7 +343,7 @@ def _pairs(
     job: Serve,
     prefill_pool: EnginePool,
     decode_pool: EnginePool,
-    max_chips: int,
+    max_chips: float,
     *,
     machine_is_given: bool,
 ) -> list[Points]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
-from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, UnknownFigure
+from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, TooManyChips, UnknownFigure
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.efficiency import (
     MEASURED,
@@ -16,6 +17,7 @@ from shardwise.estimate.serving.efficiency import (
 from shardwise.estimate.serving.measured_rates import is_measured
 from shardwise.estimate.serving.overhead import OURS, engine_overhead, measured_overhead
 from shardwise.hardware import Chip, System, chip_of
+from shardwise.hardware.shape import MAX_CHIPS
 from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
@@ -29,6 +31,7 @@ from shardwise.units import bytes_per_element
 from shardwise.workload import Serve
 
 SHOWN = 5  # number of deployments of the Pareto front in a plan
+PART_OF_RATE = 0.8  # of the highest rate: simulated requests may need more engines than means
 MAX_TPOT_S = 0.2  # end of the front: 300 words a minute, about the speed at which people read
 
 
@@ -141,6 +144,7 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
     Raises:
         NoLegalEngine: no mesh is legal for the model on the machines.
         NoStrategy: no deployment meets the bounds.
+        TooManyChips: deployments that meet them have more than `MAX_CHIPS` chips.
         DoesNotFit: no engine has enough memory for one sequence, or for the requested batch.
         UnknownFigure: the chip's file lacks a value that the search needs.
     """
@@ -160,6 +164,9 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
         name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
         slack=request.slack,
     )
+    if points.chips[order[0]] > MAX_CHIPS:
+        raise TooManyChips(_too_many_chips(request, int(points.chips[order].min())))
+    order = order[points.chips[order] <= MAX_CHIPS]
     candidates = _best_layouts(
         request, evaluated, points, order, keep + 1, each_prefill=each_prefill
     )
@@ -169,7 +176,7 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
     return Ranking(
         candidates=candidates,
         rule=rule,
-        front=_front(request, evaluated, points),
+        front=_front(request, evaluated, points.take((points.chips <= MAX_CHIPS).nonzero()[0])),
         n_points=len(points),
         machine_is_given=request.machine_is_given,
         other=other,
@@ -185,9 +192,11 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
     if request.disaggregate is not True:
         parts += colocated(evaluated, job, machine_is_given=machine_is_given, slack=request.slack)
     if request.disaggregate or request.compares_both_kinds:
-        max_chips = max(system.n_chips for block in evaluated for system in block.engines.systems)
+        max_chips: float = max(
+            system.n_chips for block in evaluated for system in block.engines.systems
+        )
         if job.rate and not machine_is_given:
-            max_chips = 10**9
+            max_chips = math.inf
         try:
             parts += disaggregated(
                 request.config, evaluated, job, max_chips, machine_is_given=machine_is_given
@@ -217,6 +226,18 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
         f"chips. For their number run: shardwise plan {request.config.name} "
         f"{request.chip.spelling} --serve --prompt {job.prompt} --output {job.output} "
         f"--rate {rate:g}/s"
+    )
+
+
+def _too_many_chips(request: Request, n_chips: int) -> str:
+    """Message for a rate that needs more chips than machines have, with one that works."""
+    rate = request.job.rate or 0.0
+    most = PART_OF_RATE * rate * MAX_CHIPS / n_chips
+    digit = 10.0 ** math.floor(math.log10(most))
+    return (
+        f"--rate {rate:g}/s needs {n_chips:,} chips of {request.chip.name}; deployments of up to "
+        f"{MAX_CHIPS:,} are planned. Plan a part of the requests: "
+        f"--rate {math.floor(most / digit) * digit:g}/s"
     )
 
 

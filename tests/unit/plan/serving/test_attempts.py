@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 
 import shardwise as sw
-from shardwise.errors import NoPlan
+from shardwise.errors import NoPlan, TooManyChips
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.memory import engine_memory
+from shardwise.hardware.shape import MAX_CHIPS
+from shardwise.plan.serving import traffic_search
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.build import plan
 from shardwise.report.serving.reasons import rule_text
@@ -32,8 +37,20 @@ def test_a_rate_without_bounds_gets_usual_ones() -> None:
     assert traffic.ttft_s.p99 <= USUAL_TTFT_S
     assert traffic.tpot_s.p99 <= USUAL_TPOT_S
     assert chosen.strategy.rule.usual == ("ttft", "tpot")
-    assert chosen.strategy.prefill is None
     assert "usual bounds, as none is given" in rule_text(chosen.strategy.rule)
+
+
+@pytest.mark.parametrize("arrivals", [None, Arrivals(at=0.9)])
+def test_usual_bounds_plan_as_stated_ones_do(arrivals: Arrivals | None) -> None:
+    """Separate prefill engines are compared in both cases: here they are chosen."""
+    machine = sw.chip("h100")
+    requests = sw.Serve(context=0, prompt=2048, output=256, rate=20.0)
+    usual = plan(LLAMA, machine, requests, arrivals=arrivals)
+    bounds = {"ttft_s": USUAL_TTFT_S, "tpot_s": USUAL_TPOT_S}
+    stated = plan(LLAMA, machine, replace(requests, **bounds), arrivals=arrivals)
+    assert usual.strategy.prefill is not None
+    for part in ("mesh", "prefill", "n_chips", "servers"):
+        assert getattr(usual.strategy, part) == getattr(stated.strategy, part)
 
 
 def test_only_the_missing_bound_is_a_usual_one() -> None:
@@ -55,6 +72,33 @@ def test_bounds_that_nothing_keeps_are_loosened() -> None:
     chosen = plan(SMALL, sw.hardware("h100:1"), long)
     assert chosen.estimate.ttft_s > USUAL_TTFT_S
     assert (chosen.workload.ttft_s or 1e9) > USUAL_TTFT_S
+
+
+@pytest.mark.parametrize("bounds", [{}, {"ttft_s": 1.0, "tpot_s": 0.03}])
+@pytest.mark.parametrize("machine", ["h100", "h100:8"])
+def test_a_rate_for_more_chips_than_machines_have_is_refused_before_simulation(
+    machine: str, bounds: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traffic_search, "estimate", None)  # would fail if it was called
+    hardware = sw.hardware(machine) if ":" in machine else sw.chip(machine)
+    with pytest.raises(NoPlan, match="10,000,000") as error:
+        plan(LLAMA, hardware, job(rate=1e9, **bounds), arrivals=Arrivals())
+    (n_chips,) = re.findall(r"needs ([0-9,]+) chips", str(error.value))
+    assert int(n_chips.replace(",", "")) > MAX_CHIPS
+
+
+def test_the_rate_that_a_refusal_proposes_is_planned() -> None:
+    """With hundreds of thousands of engines, of which few are simulated."""
+    requests = sw.Serve(context=0, prompt=2048, output=256, rate=1e9)
+    with pytest.raises(TooManyChips) as error:
+        plan(LLAMA, sw.chip("h100"), requests, arrivals=Arrivals())
+    (rate,) = re.findall(r"requests: --rate (.+)/s$", str(error.value))
+    part = replace(requests, rate=float(rate))
+    chosen = plan(LLAMA, sw.chip("h100"), part, arrivals=Arrivals())
+    assert chosen.estimate.traffic is not None
+    assert chosen.estimate.traffic.holds
+    assert chosen.workload.ttft_s == USUAL_TTFT_S
+    assert 0.3 * MAX_CHIPS < chosen.strategy.n_chips <= MAX_CHIPS
 
 
 def test_means_do_not_refuse_what_the_simulation_grants() -> None:

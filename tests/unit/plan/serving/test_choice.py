@@ -62,7 +62,7 @@ def test_nodes_are_divided_evenly() -> None:
     """Unasked, no search proposes engines that leave GPUs of a node idle; asked, it does."""
     model = sw.model("qwen3-32b")
     job = sw.Serve(prompt=2048, output=512, rate=4.0)
-    plans = build.search(model, sw.hardware("h100:8"), job, {}, 5)
+    plans = build.search(model, sw.hardware("h100:8"), job, {}, 5, disaggregate=False)
     assert {plan.strategy.mesh["pipe"] for plan in plans} <= {1, 2, 4, 8}
     best = plans[0]
     assert (best.strategy.mesh["tensor"], best.strategy.mesh["pipe"]) == (4, 1)

@@ -14,8 +14,6 @@ from shardwise.plan.serving.arrivals import Arrivals, prefix_hit_share, read_arr
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.traffic import (
     CAPACITY_STEP,
-    MAX_ENGINES,
-    engines_to_simulate,
     largest_rate,
 )
 from shardwise.simulate import read_trace
@@ -157,16 +155,6 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     assert plan.workload.rate == pytest.approx(trace.rate)
     assert plan.workload.cached == pytest.approx(prefix_hit_share(trace, warm=True))
     assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
-
-
-@pytest.mark.parametrize(("servers", "readers"), [(1, 0), (3, 2), (26, 0), (17, 9), (1, 40)])
-def test_a_part_of_the_engines_has_no_less_to_do(servers: int, readers: int) -> None:
-    n, m, part = engines_to_simulate(servers, readers)
-    assert 1 <= n <= min(servers, MAX_ENGINES)
-    assert m <= MAX_ENGINES
-    assert bool(m) == bool(readers)
-    assert part / n >= 1 / servers - 1e-12
-    assert not m or part / m >= 1 / readers - 1e-12
 
 
 def test_a_machine_is_used_to_its_last_engine() -> None:

@@ -9,6 +9,7 @@ from shardwise.cli.explanation import explain, parse_changes, read_model, read_s
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.machines import parse_machine
 from shardwise.cli.progress import progress
+from shardwise.cli.verbs.serving.traffic import read_traffic
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.errors import BadInput
 from shardwise.hardware import chip_of
@@ -41,8 +42,8 @@ def run(
     verbose: options.Verbose = False,
     json: options.Json = False,
 ) -> Answer:
-    """What binds a deployment at which batch, and what each change would gain. --ttft and --tpot
-    are bounds on the means."""
+    """What binds a deployment at which batch, and what each change would gain. The deployment is
+    that of plan with the same options."""
     inputs = Inputs()
     factors = inputs.optional(parse_changes, what_if) or {}
     requests = RequestOptions(
@@ -71,7 +72,16 @@ def run(
     dtypes = weights_of(config, dtype)
     jobs = inputs.read(read_jobs, requests, dtypes, kv_dtype, compute, chip)
     fixed = inputs.read(parse_engine, mesh, fix)
+    arrivals = inputs.read(read_traffic, "", "", False, requests)
     inputs.done()
     with progress(f"searching engines of {hardware}", quiet=json):
-        best_plan = build.plan(config, machine, jobs, fixed, peak=peak, disaggregate=disaggregate)
+        best_plan = build.plan(
+            config,
+            machine,
+            jobs,
+            fixed,
+            peak=peak,
+            disaggregate=disaggregate,
+            arrivals=arrivals,
+        )
     return explain(best_plan, factors, verbose=verbose, as_json=json)

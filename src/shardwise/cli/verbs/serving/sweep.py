@@ -64,8 +64,8 @@ def run(
     json: options.Json = False,
 ) -> Answer:
     """The best deployment for every combination of options. Any number can be a list or a range,
-    as --batch 1,8 or --batch 1-64*2; any word a list, or all: --kv all. --ttft and --tpot are
-    bounds on the means."""
+    as --batch 1,8 or --batch 1-64*2; any word a list, or all: --kv all. Under a --rate,
+    requests are simulated as by plan; the times are their medians."""
     inputs = Inputs()
     check_lengths(inputs, prompt, output, context)
     if rate and not output:
