@@ -173,6 +173,13 @@ def test_context_on_tpus_has_what_its_kernel_needs(model: str, kind: str, line: 
     assert {"attention: flash", "use_tokamax_splash: true", line} <= set(lines)
 
 
+@pytest.mark.parametrize(("name", "count"), [("hybrid", 1), ("zero1", 0)])
+def test_megatron_fsdp_has_its_checkpoint_format(name: str, count: int) -> None:
+    for framework in ("megatron", "megatron-bridge"):
+        text = registry.export(plans.training(name), framework).text
+        assert text.count("fsdp_dtensor") == count
+
+
 def test_other_work_is_refused_with_the_names_that_do_it() -> None:
     with pytest.raises(BadInput, match=r"vLLM serves.* maxtext, torchtitan"):
         registry.export(plans.training("zero1"), "vllm")
