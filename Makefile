@@ -65,10 +65,15 @@ bench: .venv/.core  ## CPU time of starting the command line
 	$(PIP) --require-hashes -r requirements/docs.txt
 	@touch $@
 
-.venv/.oracle: requirements/oracle.txt requirements/torch.txt requirements/frameworks.txt .venv/.docs .venv/.models
+.venv/.oracle: requirements/oracle.txt requirements/torch.txt requirements/frameworks.txt .venv/.docs .venv/.models .venv/.parsers
 	$(PIP) --require-hashes -r requirements/oracle.txt
 	$(PIP) -r requirements/torch.txt
 	$(PIP) --require-hashes --no-deps -r requirements/frameworks.txt
+	@touch $@
+
+# Python files of more frameworks, which are not installed; see the programs beside install.py.
+.venv/.parsers: requirements/parsers.txt tests/oracle/parsers/install.py | .venv/bin/python
+	$(BIN)/python tests/oracle/parsers/install.py requirements/parsers.txt .venv/parsers
 	@touch $@
 
 # axe-core, for the tests of the page; where there is no npm, they skip what needs it.

@@ -106,6 +106,7 @@ def megatron_bridge(root: Path) -> Options:
         **fields(core / "models/gpt/gpt_model.py", "none"),
         "model.seq_length": "int",  # of GPTModelProvider
         **fields(config, "TrainingConfig", prefix="train."),
+        **fields(config, "CheckpointConfig", prefix="checkpoint."),
         **_ddp(root, "ddp."),
         **fields(
             core / "datasets/blended_megatron_dataset_config.py",

@@ -12,7 +12,10 @@ import pytest
 
 from tests.unit.check.compilers import needs
 
-HASHED = ("core.txt", "dev.txt", "run.txt", "gpu.txt", "oracle.txt", "models.txt")
+HASHED = (
+    "core.txt", "dev.txt", "run.txt", "gpu.txt", "oracle.txt", "models.txt", "frameworks.txt",
+    "parsers.txt",
+)  # fmt: skip
 ADDRESS = re.compile(r"://|\bfile:[./]|index[-_]url|find[-_]links|trusted[-_]host", re.IGNORECASE)
 PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)")
 

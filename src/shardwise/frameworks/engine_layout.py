@@ -129,7 +129,7 @@ def decode_context(engine: Engine) -> int:
     """Tensor ranks that share the tokens of one KV head: 1 unless the cache is split so."""
     if engine.layout.kv != "sequence":
         return 1
-    heads = max(1, engine.plan.model.n_kv_heads)
+    heads = 1 if engine.latent else max(1, engine.plan.model.n_kv_heads)
     return max(1, engine.layout.mesh["tensor"] // math.gcd(heads, engine.layout.mesh["tensor"]))
 
 

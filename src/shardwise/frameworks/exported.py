@@ -38,10 +38,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """A training plan as frameworks see it.
-
-    Args:
-    """
+    """A training plan as frameworks see it."""
 
     plan: Plan
     layout: Layout
@@ -58,7 +55,7 @@ class TrainingRun:
     @property
     def latent(self) -> bool:
         """Whether attention has latent keys and values (MLA)."""
-        return any(attention.mla for attention, _ in self.model.attentions)
+        return _is_latent(self.model)
 
     @property
     def expert_tensor(self) -> int:
@@ -81,11 +78,17 @@ class Engine:
     part: str | None
     batch: int
     nodes: Nodes
+    model: ModelConfig
 
     @property
     def is_moe(self) -> bool:
         """Whether the model has experts."""
         return self.plan.model.n_experts > 0
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention has latent keys and values (MLA)."""
+        return _is_latent(self.model)
 
     @property
     def longest_context(self) -> int:
@@ -200,10 +203,17 @@ def engine(plan: ServingPlan, part: str | None) -> Engine:
         layout = strategy.prefill if part == "prefill" else strategy.servers
     with errors_at("$.hardware"):
         system = system_of(plan.hardware)
+    with errors_at("$.model.architecture"):
+        model = model_of(plan.model.architecture)
     batch = plan.estimate.decode.batch
     if part == "prefill":
         batch = plan.estimate.prefill.prompts
-    return Engine(plan=plan, layout=layout, part=part, batch=batch, nodes=nodes_of(system))
+    nodes = nodes_of(system)
+    return Engine(plan=plan, layout=layout, part=part, batch=batch, nodes=nodes, model=model)
+
+
+def _is_latent(model: ModelConfig) -> bool:
+    return any(attention.mla for attention, _ in model.attentions)
 
 
 def nodes_of(system: System) -> Nodes:

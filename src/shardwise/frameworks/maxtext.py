@@ -82,9 +82,7 @@ def write(run: TrainingRun) -> Written:
     if layout.is_pipelined:
         settings |= _pipeline(run)
     if mesh.context > 1:
-        settings["context_parallel_strategy"] = _CONTEXT[layout.context_kind]
-        if layout.context_kind == "ring" and not is_gpu:  # the only kernel that has the ring
-            settings |= {"attention": "flash", "use_tokamax_splash": True}
+        settings |= _context(run, is_gpu=is_gpu)
     if job.compute == "fp8":
         settings["quantization"] = "fp8"
     if layout.zero in (1, 2):
@@ -101,6 +99,14 @@ def write(run: TrainingRun) -> Written:
 
 def _check(run: TrainingRun) -> None:
     layout = run.layout
+    is_gpu = isinstance(run.system.topology, Switched)
+    if is_gpu and layout.mesh.context > 1 and layout.context_kind == "ulysses":
+        raise refuse(
+            "maxtext",
+            'context "ulysses" on GPUs',
+            "it has Ulysses on TPUs only",
+            "--fix context_kind=ring",
+        )
     if layout.is_pipelined and layout.schedule not in ("gpipe", "interleaved"):
         raise refuse(
             "maxtext",
@@ -115,6 +121,19 @@ def _check(run: TrainingRun) -> None:
             "its experts are sharded over tensor as dense layers are",
             "--fix tensor=1, or without expert_tensor",
         )
+
+
+def _context(run: TrainingRun, *, is_gpu: bool) -> Settings:
+    """How tokens are shared out, and on TPUs the one kernel that has ring and Ulysses."""
+    kind = run.layout.context_kind
+    settings: Settings = {"context_parallel_strategy": _CONTEXT[kind]}
+    if kind != "gather" and not is_gpu:
+        settings |= {"attention": "flash", "use_tokamax_splash": True}
+        if kind == "ulysses":
+            settings["context_parallel_load_balance"] = False  # each rank sees whole sequences
+        elif run.latent:
+            settings["packing"] = False
+    return settings
 
 
 def _pipeline(run: TrainingRun) -> Settings:

@@ -1,7 +1,7 @@
 """Megatron Bridge: a YAML file of the fields of its `ConfigContainer` that a plan decides.
 
 It overrides a recipe of the model: `ConfigContainer` has the sections `model` (Megatron Core's
-configuration), `train`, `ddp`, `dataset` and `mixed_precision` (a name).
+configuration), `train`, `ddp`, `dataset`, `checkpoint` and `mixed_precision` (a name).
 https://github.com/NVIDIA-NeMo/Megatron-Bridge
 """
 
@@ -39,6 +39,8 @@ def write(run: TrainingRun) -> Written:
     paths = {f"{_SECTIONS.get(key, 'model')}.{key}": value for key, value in values.items()}
     paths["dataset.sequence_length"] = run.job.seq
     paths["mixed_precision"] = _MIXED_PRECISION.get(run.job.compute, "bf16_mixed")
+    if values.get("use_megatron_fsdp"):
+        paths["checkpoint.ckpt_format"] = "fsdp_dtensor"  # the only format that it takes
     notes.append(
         f"the recipe of {run.plan.model.name} that this file overrides, and "
         f"{run.plan.hardware.n_chips:,} GPUs: torchrun --nnodes {run.nodes.count} "

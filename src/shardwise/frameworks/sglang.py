@@ -9,7 +9,7 @@ from __future__ import annotations
 from shardwise.errors import BadFile
 from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
-from shardwise.frameworks.exported import Engine, Framework, Settings, Written
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
 
 _KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
@@ -31,15 +31,16 @@ def write(engine: Engine) -> Written:
         settings["ep-size"] = mesh["expert"] * (
             mesh["tensor"] // (layout.expert_tensor or mesh["tensor"])
         )
+    shards = engine_layout.decode_context(engine)
     if mesh["context"] > 1:
-        settings["attn-cp-size"] = mesh["context"]
+        settings |= _context(mesh["context"], shards)
     settings |= {
         "kv-cache-dtype": engine_layout.kv_dtype(engine, "sglang", _KV),
         "context-length": engine.longest_context,
         "max-running-requests": engine.batch,
         "chunked-prefill-size": engine_layout.chunk(engine),
     }
-    if (shards := engine_layout.decode_context(engine)) > 1:
+    if shards > 1:
         settings["dcp-size"] = shards
     if method:
         settings["quantization"] = method
@@ -55,6 +56,18 @@ def write(engine: Engine) -> Written:
         notes=[*notes, *engine_layout.notes_of(engine)],
         command="python -m sglang.launch_server --config FILE",
     )
+
+
+def _context(size: int, shards: int) -> Settings:
+    """Options of prefill context parallelism, whose groups compute copies unless it is enabled."""
+    if shards > 1:
+        raise refuse(
+            "sglang",
+            f"context {size} with a KV cache split over {shards} ranks",
+            "it shards the tokens of a prompt or those of the cache",
+            "--fix kv=copied, or --fix context=1",
+        )
+    return {"attn-cp-size": size, "enable-prefill-cp": True, "cp-strategy": "zigzag"}
 
 
 def read(settings: Settings) -> ServingLaunch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
-from shardwise.frameworks.exported import Engine, Framework, Settings, Written
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
 
 _KV = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8_per_token_head"}
@@ -18,6 +18,7 @@ _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 def write(engine: Engine) -> Written:
     """The file of an engine."""
     engine_layout.check(engine, "vllm", sequence_split=True, context=True)
+    _check_context(engine)
     mesh = engine.layout.mesh
     whole = engine_layout.whole_experts(engine, "vllm", mesh["tensor"], mesh["expert"])
     method, notes = engine_layout.quantization(engine)
@@ -38,6 +39,11 @@ def write(engine: Engine) -> Written:
         settings["quantization"] = method
     if mesh["context"] > 1:
         settings["prefill-context-parallel-size"] = mesh["context"]
+        if engine.is_moe:
+            notes.append(
+                f"the copy of the experts in each of {mesh['context']} ranks of context: vLLM "
+                "shards experts over these ranks too."
+            )
     if (ranks := engine_layout.decode_context(engine)) > 1:
         settings["decode-context-parallel-size"] = ranks
     if engine.part:
@@ -54,6 +60,28 @@ def write(engine: Engine) -> Written:
         notes=[*notes, *engine_layout.notes_of(engine)],
         command="vllm serve --config FILE",
     )
+
+
+def _check_context(engine: Engine) -> None:
+    """Refuse prefill context parallelism where `ParallelConfig` or the attention backend does."""
+    context, tensor = engine.layout.mesh["context"], engine.layout.mesh["tensor"]
+    if context == 1:
+        return
+    if not engine.latent:
+        raise refuse(
+            "vllm",
+            f"context {context}",
+            "it shards the tokens of a prompt of models with latent attention (MLA) only",
+            "--fix context=1",
+        )
+    ranks = engine_layout.decode_context(engine)
+    if ranks not in (1, context, tensor * context):
+        raise refuse(
+            "vllm",
+            f"context {context} with a KV cache split over {ranks} ranks",
+            f"beside context, a cache is split over {context} or {tensor * context} ranks",
+            "--fix kv=copied",
+        )
 
 
 def read(settings: Settings) -> ServingLaunch:

@@ -56,6 +56,15 @@ SERVING: dict[str, tuple[str, str, str, Settings]] = {
     "whole-experts": ("mixtral-8x7b", "h100:8", "bf16", {"tensor": 8, "expert_tensor": 1}),
     "both": ("mixtral-8x7b", "h100:32", "bf16", {"tensor": 2, "expert": 4, "expert_tensor": 1}),
     "sharded-experts": ("mixtral-8x7b", "h100:8", "bf16", {"tensor": 8}),
+    "context": ("llama3-70b", "h100:8", "bf16", {"tensor": 4, "context": 2, "kv": "copied"}),
+    "latent-context": (
+        "deepseek-v2-lite",
+        "h100:4",
+        "bf16",
+        {"tensor": 2, "context": 2, "kv": "copied"},
+    ),
+    "split-cache": ("qwen3-30b-a3b", "h100:8", "bf16", {"tensor": 8, "kv": "sequence"}),
+    "latent-cache": ("deepseek-v2-lite", "h100:4", "bf16", {"tensor": 4, "kv": "sequence"}),
 }
 
 

@@ -18,13 +18,14 @@ SERVE = registry.names("serve")
 
 # What a framework lacks, and refuses: all others of `plans` it runs.
 REFUSED = {
-    "maxtext": {"1f1b", "whole-experts"},
+    "maxtext": {"1f1b", "ulysses", "whole-experts"},
     "torchtitan": {"sharded-experts", "slices"},
     "deepspeed": {"context", "interleaved", "gpipe", "whole-experts", "sharded-experts", "slices"},
     "megatron": {"gpipe", "slices"},
     "megatron-bridge": {"gpipe", "slices"},
     "nemo": {"gpipe", "slices"},
-    "tensorrt-llm": {"both"},
+    "vllm": {"context"},
+    "tensorrt-llm": {"both", "context", "latent-context", "split-cache", "latent-cache"},
 }
 
 
@@ -101,6 +102,8 @@ def test_an_engine_comes_back(framework: str, name: str) -> None:
     shards = plan.strategy.servers.expert_tensor
     if plan.strategy.servers.mesh["tensor"] > 1:
         assert launch.splits.get("expert_tensor") == shards
+    is_split = plan.strategy.servers.kv == "sequence"
+    assert launch.splits.get("kv") == ("sequence" if is_split else None)
 
 
 @pytest.mark.parametrize("framework", registry.names())
@@ -126,6 +129,55 @@ def test_a_disaggregated_plan_has_a_file_for_each_part(part: str) -> None:
         launch = registry.read(registry.export(plan, framework, part).text, "f.yaml").launch
         assert isinstance(launch, ServingLaunch)
         assert launch.part == part
+
+
+def test_a_latent_cache_is_split_over_all_tensor_ranks() -> None:
+    """Its one latent is that of all heads, so that no rank has a head of its own."""
+    ranks = {
+        name: registry.export(plans.serving(name), "vllm").text.count("context-parallel-size: 4")
+        for name in ("latent-cache", "split-cache")
+    }
+    assert ranks == {"latent-cache": 1, "split-cache": 0}  # 8 ranks have 4 heads: 2 each
+
+
+def test_context_is_enabled_where_its_size_alone_shards_nothing() -> None:
+    text = registry.export(plans.serving("context"), "sglang").text
+    assert "attn-cp-size: 2\nenable-prefill-cp: true\ncp-strategy: zigzag\n" in text
+
+
+def test_copies_of_experts_that_vllm_shards_are_said() -> None:
+    text = registry.export(plans.serving("latent-context"), "vllm").text
+    assert "not in this file: the copy of the experts in each of 2 ranks of context" in text
+
+
+def test_context_beside_a_split_cache_is_refused() -> None:
+    settings = {"tensor": 2, "context": 2, "kv": "sequence"}
+    job = sw.Serve(context=4096, weights="bf16", kv="bf16", compute="bf16")
+    plan = sw.plan(sw.model("deepseek-v2-lite"), sw.hardware("h100:4"), job, settings)
+    with pytest.raises(BadInput, match=r"sglang does not run context 2 .* split over 2 ranks"):
+        registry.export(plan, "sglang")
+    assert "decode-context-parallel-size: 2" in registry.export(plan, "vllm").text  # of context
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "line"),
+    [
+        ("llama3-8b", "ulysses", "context_parallel_load_balance: false"),
+        ("deepseek-v2-lite", "ring", "packing: false"),
+    ],
+)
+def test_context_on_tpus_has_what_its_kernel_needs(model: str, kind: str, line: str) -> None:
+    work = (sw.model(model), sw.hardware("v5p:4x4x4"), sw.Train(batch=64, seq=16384))
+    plan = sw.evaluate(*work, sw.Mesh(fsdp=16, context=4), {"context_kind": kind})
+    lines = registry.export(plan, "maxtext").text.splitlines()
+    assert {"attention: flash", "use_tokamax_splash: true", line} <= set(lines)
+
+
+@pytest.mark.parametrize(("name", "count"), [("hybrid", 1), ("zero1", 0)])
+def test_megatron_fsdp_has_its_checkpoint_format(name: str, count: int) -> None:
+    for framework in ("megatron", "megatron-bridge"):
+        text = registry.export(plans.training(name), framework).text
+        assert text.count("fsdp_dtensor") == count
 
 
 def test_other_work_is_refused_with_the_names_that_do_it() -> None:
