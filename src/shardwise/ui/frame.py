@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -117,9 +116,9 @@ def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:
         "fits": plan.memory.left >= 0,
         "summary": summary(plan),
         "why": sentences(plan),
-        "rates": dataclasses.asdict(plan.estimate.rates),
-        "numbers": [dataclasses.asdict(number) for number in numbers(plan)],
-        "sliders": [dataclasses.asdict(s) for s in sliders(settled, settled_inputs, plan)],
+        "rates": msgspec.to_builtins(plan.estimate.rates),
+        "numbers": msgspec.to_builtins(numbers(plan)),
+        "sliders": msgspec.to_builtins(sliders(settled, settled_inputs, plan)),
         "mesh": mesh_picture(plan, inputs.system),
         "roofline": charts.roofline(plan, inputs.system, inputs.job),
         "memory": charts.memory(plan),
