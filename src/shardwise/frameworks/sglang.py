@@ -1,7 +1,8 @@
 """SGLang: the YAML file of `python -m sglang.launch_server --config`, whose keys are its options.
 
 `tp-size` counts all ranks of a layer, attention's data-parallel groups included (`attn-dp-size`);
-`ep-size` of them have different experts. https://docs.sglang.ai/advanced_features/server_arguments
+`ep-size` of them have different experts. The groups share `chunked-prefill-size` and
+`max-running-requests`. https://docs.sglang.ai/advanced_features/server_arguments
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def write(engine: Engine) -> Written:
         "kv-cache-dtype": engine_layout.kv_dtype(engine, "sglang", _KV),
         "context-length": engine.longest_context,
         "max-running-requests": engine.batch,
-        "chunked-prefill-size": engine_layout.chunk(engine),
+        "chunked-prefill-size": engine_layout.chunk(engine) * mesh["expert"],
     }
     if shards > 1:
         settings["dcp-size"] = shards
@@ -111,7 +112,7 @@ def read(settings: Settings) -> ServingLaunch:
         fill="data",
         batch=values.number("max_running_requests"),
         context=values.number("context_length"),
-        chunk=chunk if chunk and chunk > 0 else None,
+        chunk=max(1, chunk // groups) if chunk and chunk > 0 else None,
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
         kv=names.get(str(values.get("kv_cache_dtype"))),
         splits=splits,

@@ -145,6 +145,18 @@ def test_context_is_enabled_where_its_size_alone_shards_nothing() -> None:
     assert "attn-cp-size: 2\nenable-prefill-cp: true\ncp-strategy: zigzag\n" in text
 
 
+def test_groups_of_attention_share_the_tokens_of_a_pass_in_sglang() -> None:
+    """vLLM's limit is that of a rank; SGLang divides its own by the groups."""
+    plan = plans.serving("experts")
+    texts = {name: registry.export(plan, name).text for name in ("vllm", "sglang")}
+    assert "max-num-batched-tokens: 8192\n" in texts["vllm"]
+    assert "chunked-prefill-size: 65536\n" in texts["sglang"]
+    for text in texts.values():
+        launch = registry.read(text, "f.yaml").launch
+        assert isinstance(launch, ServingLaunch)
+        assert launch.chunk == 8192
+
+
 def test_copies_of_experts_that_vllm_shards_are_said() -> None:
     text = registry.export(plans.serving("latent-context"), "vllm").text
     assert "not in this file: the copy of the experts in each of 2 ranks of context" in text
