@@ -68,7 +68,7 @@ function Roofline({ frame }) {
   const knee = data.peak_flops / data.hbm_bytes_per_s;
   return html`<figure><h3>Roofline</h3>
     <${Drawn} label="Roofline: FLOP/s over FLOPs per byte, a dot for each operation" options=${options} />
-    <figcaption>Dots are operations, sized by their time at peak rates (squares: backward); diamonds
+    <figcaption>Dots are operations, sized by their time at peak rates (squares: ${frame.question.kind === "serve" ? "prefill" : "backward"}); diamonds
       are the step's FLOPs per byte of an axis' traffic, under its dashed roof.
       Traffic above the solid roof takes less time than compute. HBM's knee is at ${si(knee)} FLOPs a byte.</figcaption>
     <${Twin} caption="operations of the roofline"

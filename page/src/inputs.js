@@ -12,26 +12,31 @@ const SERVE = [["model", "model", "models"], ["hardware", "hardware", "machines"
   ["prompt", "prompt, tokens"], ["output", "output, tokens"], ["batch", "batch (empty: best)"],
   ["rate", "requests a second"], ["tpot_s", "bound of TPOT, seconds"], ["dtype", "dtype"]];
 const WORDS = new Set(["model", "hardware", "dtype"]);
-const SCALE = { T: 1e12, B: 1e9, G: 1e9, M: 1e6, k: 1e3 };
+const SCALE = { T: 1e12, B: 1e9, G: 1e9, M: 1e6, k: 1e3, s: 1, ms: 1e-3, us: 1e-6, "/s": 1 };
 
+/** What is written in a field: a word, a number with its unit, null if empty; NaN if none of these. */
 function read(name, text) {
   const value = text.trim();
   if (WORDS.has(name)) return value;
   if (!value) return null;
-  const scaled = value.match(/^([0-9.e]+)([TBGMk])$/);
-  return scaled ? Number(scaled[1]) * SCALE[scaled[2]] : Number(value.replaceAll(",", ""));
+  const [, number, unit] = value.replaceAll(",", "").match(/^([0-9.]+(?:e[+-]?[0-9]+)?) *([a-zA-Z/]*)$/) || [];
+  return number && (unit === "" || unit in SCALE) ? Number(number) * (SCALE[unit] || 1) : NaN;
 }
 
-export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch }) {
+export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch, onProblems }) {
   const question = frame.question;
   const search = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
     const asked = { ...question, strategy: null, words: {} };
-    for (const [name] of question.kind === "train" ? TRAIN : SERVE) {
+    const problems = [];
+    for (const [name, label] of question.kind === "train" ? TRAIN : SERVE) {
       asked[name] = read(name, form.get(name) || "");
+      if (Number.isNaN(asked[name])) problems.push(
+        `${label}: "${form.get(name)}" is no number. Write one as 1024, 15T, 30ms or 20/s.`);
     }
-    onSearch(asked);
+    if (problems.length) onProblems(problems);
+    else onSearch(asked);
   };
   const turn = (kind) => {
     const batch = kind === "train" ? 1120 : null;

@@ -30,6 +30,12 @@ function Answer({ frame, problems, busy, onOpen }) {
   </header>`;
 }
 
+/** Whether two questions differ in the strategy alone, so that the search for one is that for the other. */
+function sameWork(a, b) {
+  const work = (question) => JSON.stringify({ ...question, strategy: null, words: null });
+  return work(a) === work(b);
+}
+
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
   const [moved, move] = useState({});  // sliders that wait for an answer: name -> value
@@ -47,7 +53,7 @@ function App() {
   const asked = useRef(null);  // the question of the last move, until it is answered
   const movedAt = useRef(0), waiting = useRef(null), ownHash = useRef("");
 
-  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, at }) => {
+  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, at }) => {
     try {
       const next = await server.frame(question);
       movedAt.current = at;
@@ -58,7 +64,7 @@ function App() {
       }
       fail([]);
       ownHash.current = toHash(next.question);
-      history.replaceState(null, "", ownHash.current);
+      history[isTyped ? "pushState" : "replaceState"](null, "", ownHash.current);
     } catch (error) {
       fail(error.problems || [String(error)]);
     }
@@ -137,7 +143,7 @@ function App() {
   };
   const search = (question) => {
     wait(true);
-    ask({ question, isSearch: true, at: 0 });
+    ask({ question, isSearch: true, isTyped: true, at: 0 });
   };
   const openNumber = (name) => {
     setOpen(name);
@@ -147,10 +153,11 @@ function App() {
       if (details) { details.open = true; details.scrollIntoView({ block: "center" }); details.querySelector("summary").focus(); }
     });
   };
+  const searched = best && frame && sameWork(best.question, frame.question) ? best : null;
   // Panes that are drawn again only with an answer, not with every move of a slider or curve.
   const mesh = useMemo(() => frame && html`<${MeshPicture} frame=${frame} />`, [frame]);
-  const charts = useMemo(() => frame && html`<${Charts} frame=${frame} best=${best}
-    batches=${curves.batch} />`, [frame, best, curves.batch]);
+  const charts = useMemo(() => frame && html`<${Charts} frame=${frame} best=${searched}
+    batches=${curves.batch} />`, [frame, searched, curves.batch]);
   const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open}
     onOpen=${() => {}} />`, [frame, open]);
   const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>
@@ -162,7 +169,7 @@ function App() {
     <main>
       ${tab === "plan" && frame && html`<div class="panes">
         <${Inputs} frame=${frame} names=${names} frozen=${Boolean(frozen)} curves=${curves}
-          moved=${moved} onSlide=${slide} onSearch=${search} />
+          moved=${moved} onSlide=${slide} onSearch=${search} onProblems=${fail} />
         ${mesh}${charts}${reasons}
       </div>`}
       ${tab === "live" && html`<${Live} records=${records} problem=${runProblem} />`}

@@ -8,7 +8,7 @@ export function Reasons({ frame, open, onOpen }) {
   return html`<${Pane} id="reasons" title="Reasons and formulas">
     <ul class="why">${frame.why.map((reason) => html`<li>${reason}</li>`)}</ul>
     <p class="quiet">Expected times are at the rates of ${rates.name}, ${rates.as_of}: 80 % of
-      published runs lie within ±${Math.round(100 * rates.spread)} %. Bounds are at peak rates.</p>
+      published runs lie within ±${Math.round(100 * rates.spread)} %. The lower bound is at peak rates.</p>
     ${frame.numbers.map((number) => html`<details class="number" id=${`number-${number.name}`}
       key=${number.name} open=${open === number.name}
       onToggle=${(event) => onOpen(number.name, event.target.open)}>

@@ -38,6 +38,14 @@ def write(run: TrainingRun) -> Written:
         "bf16.enabled": job.compute != "fp32",
         "gradient_clipping": 1.0,
     }
+    if layout.zero == 3 and mesh.expert > 1 and max(mesh.data, mesh.context) > 1:
+        role = "data" if mesh.data > 1 else "context"
+        raise refuse(
+            "deepspeed",
+            f"expert {mesh.expert} with {role} {getattr(mesh, role)} under ZeRO-3",
+            "its ZeRO-3 shards experts over all ranks of fsdp and expert",
+            f"--fix {role}=1",
+        )
     if layout.zero == 3 and mesh.data > 1:
         values["zero_optimization.zero_hpz_partition_size"] = mesh.fsdp * mesh.expert
     if mesh.tensor > 1:

@@ -133,6 +133,11 @@ def decode_context(engine: Engine) -> int:
     return max(1, engine.layout.mesh["tensor"] // math.gcd(heads, engine.layout.mesh["tensor"]))
 
 
+def kv_split(shards: int) -> str:
+    """How an engine stores KV heads that several tensor ranks share, by the ranks of a cache."""
+    return "sequence" if shards > 1 else "copied"
+
+
 def weights_dtype(name: Any) -> str | None:
     """The dtype of weights of a quantization; None for that of the published weights."""
     return _QUANTIZED.get(str(name).lower())
@@ -190,6 +195,10 @@ class Values:
         if value < 1:
             raise BadFile(f"{self._framework}: {names[0]} is {value}; it must be 1 or more.")
         return value
+
+    def unread(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the names that the file sets, to something else than off."""
+        return tuple(name for name in names if self._values.get(name) not in (None, False))
 
     def count(self, names: tuple[str, ...]) -> int:
         """How many of the names are set."""

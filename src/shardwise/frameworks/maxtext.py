@@ -205,6 +205,7 @@ def _words(settings: Settings) -> dict[str, Any]:
         "context_kind": context.get(str(settings.get("context_parallel_strategy", "all_gather"))),
         "model": models.get(str(settings.get("model_name"))),
         "ignored": tuple(ignored),
+        "n_layers": settings.get("base_num_decoder_layers"),
     }
 
 

@@ -28,6 +28,12 @@ _FIELDS = (
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
+# Flags that change memory or speed, and that plans have no word for.
+_UNREAD = (
+    "--optimizer", "--optimizer-cpu-offload", "--use-precision-aware-optimizer",
+    "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype",
+    "--cpu-offloading", "--fine-grained-activation-offloading", "--mtp-num-layers",
+)  # fmt: skip
 
 
 def _flag(field: str) -> str:
@@ -61,7 +67,11 @@ def write(run: TrainingRun) -> Written:
         settings["--fp8-format"] = "hybrid"
     if run.job.precision != "fp32-master":
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
+    ffn = run.model.groups[-1].layer.ffn
+    if ffn and ffn.gated and ffn.activation != "silu":
+        notes.append(f"gated {ffn.activation}: of gated activations Megatron's flags have SwiGLU.")
     notes.append("the tokenizer, and RoPE scaling or windows if the model has them.")
+    notes.append("--train-iters, --lr and its schedule, which pretrain_gpt.py needs.")
     notes.append("torchrun: add --node-rank and --master-addr on several nodes, and the data.")
     return Written(settings=settings, notes=notes, command="bash FILE")
 
@@ -70,12 +80,12 @@ def _architecture(run: TrainingRun) -> Settings:
     """Flags of the model's layers, whose defaults in Megatron are those of GPT-2."""
     layer = run.model.groups[-1].layer
     attention = layer.attention
-    settings: Settings = {}
+    settings: Settings = {"--attention-dropout": 0.0, "--hidden-dropout": 0.0}
     if attention and attention.mla:
         settings |= _latents(attention.mla)
     elif attention and attention.d_head * attention.n_heads != run.model.d_model:
         settings["--kv-channels"] = attention.d_head
-    if layer.ffn and layer.ffn.gated:
+    if layer.ffn and layer.ffn.gated and layer.ffn.activation == "silu":
         settings["--swiglu"] = True
     if run.model.norm.kind == "rms":
         settings["--normalization"] = "RMSNorm"
@@ -109,6 +119,7 @@ def _latents(mla: Mla) -> Settings:
         "--qk-pos-emb-head-dim": mla.d_rope,
         "--v-head-dim": mla.d_v,
     }
+    settings["--qk-layernorm"] = True  # of the latents
     if mla.q_lora_rank:
         settings["--q-lora-rank"] = mla.q_lora_rank
     return settings
@@ -120,6 +131,7 @@ def _experts(model: ModelConfig, moe: Moe) -> Settings:
         "--num-experts": moe.n_experts,
         "--moe-ffn-hidden-size": moe.d_ff,
         "--moe-router-topk": moe.experts_per_token,
+        "--moe-grouped-gemm": True,
     }
     has_experts = [isinstance(group.layer.ffn, Moe) for group in model.groups]
     if not all(has_experts):
@@ -166,6 +178,7 @@ def read(settings: Settings) -> TrainingLaunch:
         compute="fp8" if "--fp8-format" in settings else "bf16",
         precision="fp32-master",
         n_layers=settings.get("--num-layers"),
+        ignored=tuple(flag for flag in _UNREAD if flag in settings),
     )
 
 

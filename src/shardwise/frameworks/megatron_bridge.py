@@ -48,7 +48,11 @@ def write(run: TrainingRun) -> Written:
     )
     if run.job.precision != "fp32-master":
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
-    return Written(settings=nested(paths), notes=notes)
+    settings = nested(paths)
+    # Recipes of large models have chunks of layers, which would stay beside another `pipe`.
+    settings["model"].setdefault("virtual_pipeline_model_parallel_size", None)
+    settings["model"]["pipeline_model_parallel_layout"] = None
+    return Written(settings=settings, notes=notes)
 
 
 def read(settings: Settings) -> TrainingLaunch:

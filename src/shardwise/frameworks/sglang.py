@@ -13,6 +13,11 @@ from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
 
+# Options that change memory or speed, and that plans have no word for.
+_UNREAD = (
+    "mem_fraction_static", "max_total_tokens", "cpu_offload_gb", "speculative_algorithm",
+    "enable_two_batch_overlap", "disable_cuda_graph", "enable_lora",
+)  # fmt: skip
 _KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 
 
@@ -95,10 +100,14 @@ def read(settings: Settings) -> ServingLaunch:
             shards = 1
         if shards != tensor:
             splits["expert_tensor"] = shards
-    if values.size("dcp_size", "decode_context_parallel_size") > 1:
-        splits["kv"] = "sequence"
+    shared = values.size("dcp_size", "decode_context_parallel_size")
+    splits["kv"] = engine_layout.kv_split(shared)
     names = {word: dtype for dtype, word in _KV.items()}
-    names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
+    names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8", "auto": "bf16"}
+    cache = str(values.get("kv_cache_dtype") or "auto")
+    ignored += values.unread(_UNREAD)
+    if cache not in names:
+        ignored += (f"kv_cache_dtype {cache}",)
     mode = values.get("disaggregation_mode")
     chunk = values.number("chunked_prefill_size")
     model, dtype = engine_layout.quantized_repository(values.get("model_path", "model"))
@@ -114,7 +123,7 @@ def read(settings: Settings) -> ServingLaunch:
         context=values.number("context_length"),
         chunk=max(1, chunk // groups) if chunk and chunk > 0 else None,
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
-        kv=names.get(str(values.get("kv_cache_dtype"))),
+        kv=names.get(cache),
         splits=splits,
         ignored=ignored,
         part=mode if mode in ("prefill", "decode") else None,

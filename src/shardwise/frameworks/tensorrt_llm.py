@@ -78,7 +78,7 @@ def read(settings: Settings) -> ServingLaunch:
             f"tensor_parallel_size {ranks}. Write one that divides it."
         )
     tensor = ranks // groups
-    splits: dict[str, int | str] = {}
+    splits: dict[str, int | str] = {"kv": engine_layout.kv_split(1)}
     if (degree > 1 or groups > 1) and ranks // degree != tensor:
         splits["expert_tensor"] = ranks // degree
     per_rank = values.number("max_batch_size")
@@ -94,7 +94,7 @@ def read(settings: Settings) -> ServingLaunch:
         context=values.number("max_seq_len"),
         chunk=values.number("max_num_tokens"),
         weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")),
-        kv="fp8" if cache == "fp8" else None,
+        kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
         model=values.get("model"),
     )

@@ -12,6 +12,11 @@ from shardwise.frameworks.exported import Engine, Framework, Settings, Written, 
 from shardwise.frameworks.launch import ServingLaunch
 
 _KV = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8_per_token_head"}
+# Options that change memory or speed, and that plans have no word for.
+_UNREAD = (
+    "gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "cpu_offload_gb",
+    "speculative_config", "enforce_eager", "enable_dbo", "enable_lora", "hf_overrides",
+)  # fmt: skip
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
@@ -93,8 +98,8 @@ def read(settings: Settings) -> ServingLaunch:
     splits: dict[str, int | str] = {}
     if whole and tensor > 1:
         splits["expert_tensor"] = 1
-    if values.size("decode_context_parallel_size", "dcp") > 1:
-        splits["kv"] = "sequence"
+    shards = values.size("decode_context_parallel_size", "dcp")
+    splits["kv"] = engine_layout.kv_split(shards)
     sizes = {
         "tensor": tensor,
         "pipe": values.size("pipeline_parallel_size", "pp"),
@@ -104,8 +109,12 @@ def read(settings: Settings) -> ServingLaunch:
     per_rank = values.number("max_num_seqs")
     transfer = str(values.get("kv_transfer_config"))
     roles = [part for part, role in _ROLES.items() if role in transfer]
-    cache = str(values.get("kv_cache_dtype"))
+    cache = str(values.get("kv_cache_dtype") or "auto")
     names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+    names["auto"] = "bf16"  # the dtype of activations, whatever that of the weights
+    unread = values.unread(_UNREAD)
+    if cache not in names:
+        unread += (f"kv_cache_dtype {cache}",)
     model, dtype = engine_layout.quantized_repository(_model(settings, values))
     return ServingLaunch(
         sizes=sizes,
@@ -116,6 +125,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
         kv=names.get(cache),
         splits=splits,
+        ignored=unread,
         part=roles[0] if roles else None,
         model=model,
     )

@@ -12,13 +12,12 @@ from shardwise.plan.schema.serving import ServingPlan, ServingPoint
 from shardwise.plan.schema.training import Alternative, Plan
 from shardwise.plan.schema.training_reasons import Overlap
 from shardwise.ui.sentences import why_not
-from shardwise.workload import Serve, Train
 
 ON_CHIP = ("layers", "ends", "update", "bubble")  # parts of a step that are not traffic
 NAMES = {"ends": "embedding and head", "update": "optimizer update", "bubble": "pipeline bubble"}
 
 
-def roofline(plan: AnyPlan, system: System, job: Train | Serve) -> dict[str, Any]:
+def roofline(plan: AnyPlan, system: System) -> dict[str, Any]:
     """The roofs of a chip, a dot for each operation, and one for each role's traffic.
 
     A dot's x is FLOPs per byte, its y FLOP/s at peak rates; `time_s` is its seconds in a step.
@@ -27,7 +26,7 @@ def roofline(plan: AnyPlan, system: System, job: Train | Serve) -> dict[str, Any
     points = [_point(operation) for operation in plan.operations if operation.flops]
     flops = sum(operation.flops for operation in plan.operations)
     return {
-        "peak_flops": chip.peak(job.compute),
+        "peak_flops": chip.peak(str(plan.strategy.precision["compute"])),
         "hbm_bytes_per_s": chip.hbm_bytes_per_s,
         "points": points,
         "traffic": _traffic(plan.operations, flops),

@@ -120,7 +120,7 @@ def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:
         "numbers": msgspec.to_builtins(numbers(plan)),
         "sliders": msgspec.to_builtins(sliders(settled, settled_inputs, plan)),
         "mesh": mesh_picture(plan, inputs.system),
-        "roofline": charts.roofline(plan, inputs.system, inputs.job),
+        "roofline": charts.roofline(plan, inputs.system),
         "memory": charts.memory(plan),
         "timeline": charts.timeline(plan),
         "pareto": charts.pareto(plan),

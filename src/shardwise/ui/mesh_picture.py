@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.errors import BadInput
 from shardwise.hardware import System, Torus, parse_system
 from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.strategy.mesh import INSIDE_OUT
 
@@ -108,19 +109,32 @@ def arrays(plan: AnyPlan) -> list[dict[str, Any]]:
 
     A weight is stored by the rules of the strategy; its letters come from the operations.
     """
-    rules = plan.strategy.rules if isinstance(plan, Plan) else plan.strategy.servers.rules
+    rules = plan.strategy.rules if isinstance(plan, Plan) else _engine_rules(plan)
     model = plan.model
     sizes = {"D": model.d_model, "F": model.d_ff, "N": model.n_heads, "K": model.n_kv_heads}
     sizes |= {"H": model.d_head, "V": model.vocab, "E": model.n_experts, "L": model.n_layers}
     weights: dict[str, Any] = {}
     for operation in plan.operations:
         match = _WEIGHT.search(operation.expression)
-        if operation.collective or not match or match["name"] in weights:
+        if operation.collective or not match:
             continue
         if not match["name"].lower().startswith(("w", "emb", "head", "unemb")):
             continue
-        weights[match["name"]] = {"name": match["name"], "dims": _dims(match["dims"], rules, sizes)}
+        dims = _dims(match["dims"], rules, sizes)
+        letters = [dim["letter"] for dim in dims]
+        if model.n_experts and "E" not in letters:
+            for dim in dims:  # the plan names the width of an expert alone
+                dim["size"] = None if dim["letter"] == "F" else dim["size"]
+        # Layers with experts and without have weights of the same names.
+        weights.setdefault(f"{match['name']} {letters}", {"name": match["name"], "dims": dims})
     return [*weights.values()]
+
+
+def _engine_rules(plan: ServingPlan) -> dict[str, tuple[str, ...]]:
+    """The rules of an engine, with the axes over which its chips have different experts."""
+    servers = plan.strategy.servers
+    axes = ("tensor", "expert") if servers.expert_tensor == 1 else ("expert",)
+    return {**servers.rules, "weights.E": axes}
 
 
 def _dims(

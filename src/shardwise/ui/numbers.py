@@ -106,11 +106,11 @@ def _step(plan: Plan) -> Iterator[Number]:
     )
     yield _number(
         "bounds",
-        "roofline",
+        "bounds of the step",
         f"{show_seconds(plan.step.lower)} – {show_seconds(plan.step.upper)}",
-        "max(T_math, T_comms) ≤ T ≤ T_math + T_comms",
-        f"all communication hidden {show_seconds(plan.step.lower)}; "
-        f"none hidden {show_seconds(plan.step.upper)}",
+        "max(T_math, T_comms) at peak rates ≤ T ≤ Σ T at expected rates, T_comms too",
+        f"at peak rates, all communication hidden: {show_seconds(plan.step.lower)}; at rates of "
+        f"{estimate.rates.name} runs, none hidden: {show_seconds(plan.step.upper)}",
         1,
         "formulas.roofline.bounds",
         primary=True,
@@ -294,13 +294,17 @@ def _serving(plan: ServingPlan) -> Iterator[Number]:
     )
     yield _memory(plan)
     if estimate.usd_per_million_tokens:
-        price = estimate.usd_per_million_tokens.output
+        prices = estimate.usd_per_million_tokens
+        per_hour = estimate.usd_per_hour or 0.0
+        whole = 1e6 * per_hour / units.HOUR / estimate.tokens_per_s
         yield _number(
             "usd",
             "$ per million output tokens",
-            f"${price:.2f}",
-            "price · 10⁶ / (3600 · tokens/s/chip)",
-            f"${estimate.usd_per_hour or 0:.2f} an hour for all chips: ${price:.2f}",
+            f"${prices.output:.2f}",
+            "share of decoding · price of an hour · 10⁶ / (3600 · tokens/s)",
+            f"{prices.output / whole:.0%} × ${per_hour:,.2f} × 10⁶ / (3600 × "
+            f"{estimate.tokens_per_s:,.0f}) = ${prices.output:.2f}; input tokens bear the share of "
+            f"prefill: ${prices.input:.2f} a million",
             8,
             "formulas.cost.usd_per_million_tokens",
             primary=True,
@@ -309,18 +313,21 @@ def _serving(plan: ServingPlan) -> Iterator[Number]:
         "max_batch",
         "sequences that fit",
         f"{decode.max_batch:,}",
-        "(N · HBM − weights) / KV bytes of a sequence",
-        f"KV of a sequence {show_bytes(decode.kv_bytes_per_sequence)} "
-        f"({show_bytes(decode.kv_bytes_per_token)} a token)",
+        "(N · HBM − weights − activations − room of the software) / KV bytes of a sequence",
+        f"KV of a sequence at its full length {show_bytes(decode.kv_bytes_per_sequence)} "
+        f"({show_bytes(decode.kv_bytes_per_token)} a token), on the fullest chip",
         7,
         "formulas.inference.max_batch",
     )
+    experts = ""
+    if plan.model.n_experts:
+        experts = f"E / k = {plan.model.n_experts:,} / {plan.model.experts_per_token:,}; "
     yield _number(
         "critical_batch",
         "batch where FLOPs bind",
         f"{decode.critical_batch:,.0f}",
-        "B_crit = C / W_hbm · bytes per weight / 2",
-        f"below {decode.critical_batch:,.0f} sequences, reading weights takes longest",
+        "B_crit = C / W_hbm · bytes per weight / 2" + (" · E / k" if plan.model.n_experts else ""),
+        f"{experts}below {decode.critical_batch:,.0f} sequences, reading weights takes longest",
         7,
         "formulas.roofline.critical_batch",
     )

@@ -18,12 +18,12 @@ from shardwise.hardware.scale import scaled
 from shardwise.models import ModelConfig, load
 from shardwise.models.presets import find
 from shardwise.models.presets import names as model_names
+from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.units import bytes_per_element
 from shardwise.workload import (
     OPTIMIZER_MOMENTS,
     Serve,
     Train,
-    cache_dtype_for,
     state_dtypes,
 )
 
@@ -138,7 +138,7 @@ def read(question: Question, local: LocalNames) -> Inputs:
     if question.kind == "train":
         job = problems.read(_training, question, local)
     else:
-        job = problems.read(_serving, question)
+        job = problems.read(_serving, question, system)
     problems.done()
     if question.factors:
         system = scaled(system, question.factors)
@@ -178,15 +178,17 @@ def _training(question: Question, local: LocalNames) -> Train:
     )
 
 
-def _serving(question: Question) -> Serve:
+def _serving(question: Question, system: System | None) -> Serve:
+    """The job with the dtypes that `plan --serve` takes; `system` is None if it has no answer."""
     bytes_per_element(question.dtype)
+    chip = system.chip if system else None
     return Serve(
         prompt=question.prompt,
         output=question.output,
         batch=question.batch,
         weights=question.dtype,
-        kv=cache_dtype_for(question.dtype),
-        compute="bf16",
+        kv=usual_cache(question.dtype, chip),
+        compute=usual_compute(question.dtype, chip),
         rate=question.rate,
         tpot_s=question.tpot_s,
         ttft_s=question.ttft_s,

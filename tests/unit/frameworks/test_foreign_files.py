@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardwise.errors import BadFile, BadShape, UnknownName
-from shardwise.frameworks import registry
+import shardwise as sw
+from shardwise.errors import BadFile, BadInput, BadShape, UnknownName
+from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 
 MEGATRON = """\
@@ -118,7 +119,7 @@ def test_batch_words_and_names_are_read() -> None:
     vllm = launch(VLLM, "serve.sh")
     assert isinstance(vllm, ServingLaunch)
     assert (vllm.model, vllm.batch, vllm.context) == ("Qwen/Qwen3-30B-A3B", 256, 32768)
-    assert (vllm.kv, vllm.splits) == ("fp8", {"expert_tensor": 1})
+    assert (vllm.kv, vllm.splits) == ("fp8", {"expert_tensor": 1, "kv": "copied"})
     titan = launch(TORCHTITAN, "train.toml")
     assert (titan.zero, titan.remat, titan.micro_batch) == (3, "dots", 2)
     assert launch(DEEPSPEED, "ds.json").batch is None
@@ -169,3 +170,35 @@ def test_a_machine_of_another_size_is_refused() -> None:
         launch(MAXTEXT, "run.yml").mesh(128)
     with pytest.raises(BadShape, match="tensor 4 x pipe 2 = 8 chips do not divide the 12"):
         launch(MEGATRON, "train.sh").mesh(12)
+
+
+@pytest.mark.parametrize("method", ["fp8", "awq"])
+@pytest.mark.parametrize("cache", ["", " --kv-cache-dtype auto"])
+def test_a_cache_of_no_named_dtype_is_not_quantized_with_the_weights(
+    method: str, cache: str
+) -> None:
+    """`auto` is the dtype of activations in vLLM and SGLang."""
+    for command in (
+        "vllm serve meta-llama/Llama-3.1-8B -tp",
+        "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp",
+    ):
+        engine = launch(f"{command} 2 --quantization {method}{cache}", "serve.sh")
+        assert engine.kv == "bf16"
+        assert engine.weights in ("fp8", "int4")
+
+
+def test_what_an_engine_is_told_beyond_a_plan_is_named() -> None:
+    engine = launch(
+        "vllm serve Qwen/Qwen3-8B -tp 2 --gpu-memory-utilization 0.5 --enforce-eager "
+        "--kv-cache-dtype fp4 --max-model-len 4096",
+        "serve.sh",
+    )
+    assert engine.ignored == ("gpu_memory_utilization", "enforce_eager", "kv_cache_dtype fp4")
+    megatron = launch(MEGATRON.replace("--seq-length", "--optimizer sgd --seq-length"), "train.sh")
+    assert megatron.ignored == ("--optimizer",)
+
+
+def test_layers_that_maxtext_is_told_are_held_against_the_model() -> None:
+    run = launch(f"{MAXTEXT}base_num_decoder_layers: 5\n", "run.yml")
+    with pytest.raises(BadInput, match="for a model of 5 layers, llama3-8b has 32"):
+        replan.training_plan(run, sw.model("llama3-8b"), sw.hardware("v5p:4x4x4"))

@@ -103,7 +103,7 @@ def test_an_engine_comes_back(framework: str, name: str) -> None:
     if plan.strategy.servers.mesh["tensor"] > 1:
         assert launch.splits.get("expert_tensor") == shards
     is_split = plan.strategy.servers.kv == "sequence"
-    assert launch.splits.get("kv") == ("sequence" if is_split else None)
+    assert launch.splits["kv"] == ("sequence" if is_split else "copied")
 
 
 @pytest.mark.parametrize("framework", registry.names())
@@ -245,6 +245,28 @@ def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None
     job = sw.Train(batch=batch, seq=seq, remat="full")
     nearest = sw.plan(sw.model(model), sw.hardware(machine), job, fixed, any_layout=True)
     assert registry.export(nearest, framework).text
+
+
+def test_chunks_of_a_recipe_do_not_stay_beside_another_pipeline() -> None:
+    """Recipes of Megatron Bridge have them for their own `pipe`."""
+    text = registry.export(plans.training("1f1b"), "megatron-bridge").text
+    for field in ("virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"):
+        assert f"  {field}: null\n" in text
+
+
+def test_megatron_is_told_what_its_defaults_are_not() -> None:
+    text = registry.export(plans.training("experts"), "megatron").text
+    for flag in ("--attention-dropout 0.0", "--hidden-dropout 0.0", "--moe-grouped-gemm"):
+        assert flag in text
+    assert "--train-iters, --lr and its schedule" in text
+
+
+def test_deepspeed_has_no_copies_of_experts_under_zero_3() -> None:
+    settings = {"data": 2, "fsdp": 8, "expert": 4}
+    job = sw.Train(batch=256, seq=4096)
+    plan = sw.plan(sw.model("mixtral-8x7b"), sw.hardware("h100:64"), job, settings)
+    with pytest.raises(BadInput, match=r"expert 4 with data 2 under ZeRO-3.*--fix data=1"):
+        registry.export(plan, "deepspeed")
 
 
 def test_what_does_not_fit_there_is_said() -> None:

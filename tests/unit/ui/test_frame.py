@@ -114,3 +114,24 @@ def test_what_cannot_be_answered(changes: dict[str, object], error: type, messag
 def test_an_engine_has_no_data_axis() -> None:
     with pytest.raises(UnknownName, match="data"):
         frame(msgspec.structs.replace(SERVING, strategy={"data": 2}), NOTHING_LOCAL)
+
+
+def test_an_engine_computes_as_the_command_line_plans_it() -> None:
+    question = Question(model="llama3-8b", hardware="v5e:2x2", kind="serve", dtype="int8")
+    shown = frame(question, LocalNames())
+    job = sw.Serve(prompt=2048, output=512, weights="int8", kv="int8", compute="int8")
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("v5e:2x2"), job)
+    assert shown["summary"]["total"] == plan.step.expected
+
+
+def test_chips_hold_a_part_of_the_experts() -> None:
+    experts = {"expert": 4, "tensor": 2}
+    question = Question(
+        model="mixtral-8x7b", hardware="h100:8", kind="serve", strategy=experts | {"pipe": 1}
+    )
+    held = {a["name"]: a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]}
+    assert [d["axes"] for d in held["w_gate"]] == [["expert"], [], ["tensor"]]
+    question = Question(model="deepseek-v2-lite", hardware="h100:8", batch=64)
+    held_twice = [a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]]
+    widths = [{d["letter"]: d["size"] for d in dims}.get("F") for dims in held_twice]
+    assert {1408, None} <= set(widths)  # an expert's, and that of the layer without experts
