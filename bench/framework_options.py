@@ -29,8 +29,16 @@ def fields(path: Path, *names: str, prefix: str = "") -> Options:
         if isinstance(node, ast.ClassDef) and (not names or node.name in names):
             for item in node.body:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                    found[prefix + item.target.id] = _type(item.annotation)
+                    for name in (item.target.id, *_aliases(item.value)):
+                        found[prefix + name] = _type(item.annotation)
     return dict(sorted(found.items()))
+
+
+def _aliases(value: ast.expr | None) -> list[str]:
+    """Other names of a field, as `Field(..., alias="stage3_max_live_parameters")` gives them."""
+    if not isinstance(value, ast.Call):
+        return []
+    return [str(ast.literal_eval(word.value)) for word in value.keywords if word.arg == "alias"]
 
 
 def arguments(path: Path, name: str, prefix: str) -> Options:

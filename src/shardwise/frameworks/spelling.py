@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shardwise.frameworks.exported import Settings, flat
@@ -27,12 +27,18 @@ def misspelled(settings: Settings, framework: str) -> list[str]:
     found = []
     for key in _keys(settings):
         plain = _plain(key)
-        if len(plain) < SHORTEST or plain in names:
+        if len(plain) < SHORTEST or plain.removeprefix("no_") in names or _is_inside(key, names):
             continue
         close = difflib.get_close_matches(plain, names, 1, CLOSE)
         if close:
             found.append(f"{key}; close: {names[close[0]]}")
     return found
+
+
+def _is_inside(key: str, names: Mapping[str, str]) -> bool:
+    """Whether a path leads into the table of an option, whose keys are not in the list."""
+    table, _, last = key.rpartition(".")
+    return bool(last and "." in table and _plain(table) in names)
 
 
 def _keys(settings: Settings) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 from shardwise.errors import BadInput
 from shardwise.frameworks import registry
 from shardwise.frameworks.exported import engine, flat, training_run
-from shardwise.frameworks.spelling import FOLDER
+from shardwise.frameworks.spelling import FOLDER, misspelled
 from tests.unit.frameworks import plans
 
 # Frameworks whose files are scripts of this package have no options of others.
@@ -87,3 +87,13 @@ def test_a_misspelled_option_is_found() -> None:
     assert problems("vllm", {"max-model-length": 4}) == ["max-model-length is no option"]
     assert problems("torchtitan", {"--parallelism.tensor_parallel_degree": "8"})
     assert problems("tensorrt-llm", {"enable_attention_dp": 4})
+
+
+def test_other_names_of_options_are_not_called_misspelled() -> None:
+    """Aliases, keys of an option's table, and the negation of a flag."""
+    zero = {"stage3_max_live_parameters": 1, "offload_optimizer": {"device": "cpu"}}
+    assert misspelled({"zero_optimization": zero}, "deepspeed") == []
+    assert misspelled({"--no-enable-prefix-caching": True}, "vllm") == []
+    assert misspelled({"zero_optimization": {"reduce_bucket_sise": 1}}, "deepspeed") == [
+        "zero_optimization.reduce_bucket_sise; close: zero_optimization.reduce_bucket_size"
+    ]
