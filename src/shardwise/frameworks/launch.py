@@ -45,7 +45,8 @@ class Launch:
             if n_chips % n:
                 raise BadShape(
                     f"the file's {text} = {n:,} chips do not divide the {n_chips:,} chips of the "
-                    f"machine. Nearest: {max(n, n_chips - n_chips % n):,}."
+                    f"machine. Name one of {max(n, n_chips - n_chips % n):,}, or write sizes that "
+                    f"divide {n_chips:,}."
                 )
             sizes[self.fill] = n_chips // n
         elif n != n_chips:

@@ -167,10 +167,10 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     settings = parse(text, file)
     if framework is None:
         framework = detect(settings, file)
-    elif not framework.knows(settings):
+    elif not framework.knows(settings) and (not settings or any(_known_to(settings))):
         raise BadFile(
             f"{file} has no option of {framework.title} that says a layout. Leave --from out, or "
-            f"name another: {', '.join(FRAMEWORKS)}."
+            f"name another: {', '.join(_known_to(settings) or FRAMEWORKS)}."
         )
     launch = framework.read(settings)
     origin = _ORIGIN.search(text)
@@ -185,6 +185,11 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
         launch=launch,
         misspelled=tuple(misspelled(settings, framework.name)),
     )
+
+
+def _known_to(settings: Settings) -> list[str]:
+    """Names of the frameworks that a file has options of."""
+    return [name for name, framework in FRAMEWORKS.items() if framework.knows(settings)]
 
 
 def parse(text: str, file: str) -> Settings:

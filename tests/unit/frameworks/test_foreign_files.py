@@ -202,3 +202,8 @@ def test_layers_that_maxtext_is_told_are_held_against_the_model() -> None:
     run = launch(f"{MAXTEXT}base_num_decoder_layers: 5\n", "run.yml")
     with pytest.raises(BadInput, match="for a model of 5 layers, llama3-8b has 32"):
         replan.training_plan(run, sw.model("llama3-8b"), sw.hardware("v5p:4x4x4"))
+
+
+def test_a_file_of_a_named_framework_may_leave_the_layout_to_it() -> None:
+    launch = registry.read("base_config: base.yml\nsteps: 10\n", "sft.yml", "maxtext").launch
+    assert launch.mesh(8).sizes == sw.Mesh(fsdp=8).sizes
