@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -44,6 +45,12 @@ HEADERS = {
     "cache-control": "no-store",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+# Of a field of a question, as msgspec words it.
+_FIELD_ERROR = re.compile(
+    r"Expected `(\w+)(?: \| null)?`(.*?)(?:, got `\w+`)? - at `\$\.(?:question\.)?(\w+).*`"
+)
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text"}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -215,7 +222,16 @@ async def _body(request: Request, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Refused(400, f"not a question: {str(error)[:200] or type(error).__name__}.") from None
+        raise Refused(400, _reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Why JSON is no question: the field and what it must be, if that is it."""
+    field_error = _FIELD_ERROR.fullmatch(str(error))
+    if not field_error:
+        return f"not a question: {str(error)[:200] or type(error).__name__}."
+    kind, bound, name = field_error.groups()
+    return f"{name} must be {_KINDS.get(kind, kind)}{bound}."
 
 
 def _json(value: object, status: int = http.HTTPStatus.OK) -> Response:

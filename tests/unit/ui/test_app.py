@@ -150,3 +150,18 @@ def test_a_run_is_read_from_where_the_page_stands(tmp_path: Path) -> None:
     second = send(app, "GET", f"/api/run?from={first['next']}").json()
     assert second["records"] == [{"step": 2, "loss": 1.5}]
     problems(send(app, "GET", "/api/run?from=x"), 400)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"batch": 0}, "batch must be a whole number >= 1."),
+        ({"batch": "lots"}, "batch must be a whole number."),
+        ({"rate": -1}, "rate must be a number > 0.0."),
+        ({"model": ""}, "model must be text of length >= 1."),
+        ({"nothing": 1}, "not a question: Object contains unknown field `nothing`."),
+    ],
+)
+def test_a_refusal_names_the_field(app: App, value: dict[str, object], reason: str) -> None:
+    response = send(app, "POST", "/api/frame", json={**QUESTION, **value})
+    assert problems(response, 400) == reason
