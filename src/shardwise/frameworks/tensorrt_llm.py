@@ -78,7 +78,7 @@ def read(settings: Settings) -> ServingLaunch:
             f"tensor_parallel_size {ranks}. Write one that divides it."
         )
     tensor = ranks // groups
-    splits: dict[str, int | str] = {"kv": engine_layout.kv_split(1)}
+    splits: dict[str, int | str] = {"kv": "copied"}
     if (degree > 1 or groups > 1) and ranks // degree != tensor:
         splits["expert_tensor"] = ranks // degree
     per_rank = values.number("max_batch_size")
