@@ -133,6 +133,17 @@ def decode_context(engine: Engine) -> int:
     return max(1, engine.layout.mesh["tensor"] // math.gcd(heads, engine.layout.mesh["tensor"]))
 
 
+def kv_cache(values: Values, names: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
+    """The dtype of the KV cache, and as an option that is not read a dtype that `names` lacks.
+
+    Args:
+        names: word of the framework -> dtype. "auto" is the dtype of activations, bf16.
+    """
+    word = str(values.get("kv_cache_dtype") or "auto")
+    dtype = {**names, "auto": "bf16"}.get(word)
+    return dtype, () if dtype else (f"kv_cache_dtype {word}",)
+
+
 def kv_split(shards: int) -> str:
     """How an engine stores KV heads that several tensor ranks share, by the ranks of a cache."""
     return "sequence" if shards > 1 else "copied"

@@ -103,11 +103,8 @@ def read(settings: Settings) -> ServingLaunch:
     shared = values.size("dcp_size", "decode_context_parallel_size")
     splits["kv"] = engine_layout.kv_split(shared)
     names = {word: dtype for dtype, word in _KV.items()}
-    names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8", "auto": "bf16"}
-    cache = str(values.get("kv_cache_dtype") or "auto")
-    ignored += values.unread(_UNREAD)
-    if cache not in names:
-        ignored += (f"kv_cache_dtype {cache}",)
+    names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
+    kv, unread = engine_layout.kv_cache(values, names)
     mode = values.get("disaggregation_mode")
     chunk = values.number("chunked_prefill_size")
     model, dtype = engine_layout.quantized_repository(values.get("model_path", "model"))
@@ -123,9 +120,9 @@ def read(settings: Settings) -> ServingLaunch:
         context=values.number("context_length"),
         chunk=max(1, chunk // groups) if chunk and chunk > 0 else None,
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
-        kv=names.get(cache),
+        kv=kv,
         splits=splits,
-        ignored=ignored,
+        ignored=ignored + values.unread(_UNREAD) + unread,
         part=mode if mode in ("prefill", "decode") else None,
         model=model,
     )

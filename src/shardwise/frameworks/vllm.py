@@ -109,12 +109,8 @@ def read(settings: Settings) -> ServingLaunch:
     per_rank = values.number("max_num_seqs")
     transfer = str(values.get("kv_transfer_config"))
     roles = [part for part, role in _ROLES.items() if role in transfer]
-    cache = str(values.get("kv_cache_dtype") or "auto")
     names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
-    names["auto"] = "bf16"  # the dtype of activations, whatever that of the weights
-    unread = values.unread(_UNREAD)
-    if cache not in names:
-        unread += (f"kv_cache_dtype {cache}",)
+    kv, unread = engine_layout.kv_cache(values, names)
     model, dtype = engine_layout.quantized_repository(_model(settings, values))
     return ServingLaunch(
         sizes=sizes,
@@ -123,9 +119,9 @@ def read(settings: Settings) -> ServingLaunch:
         context=values.number("max_model_len"),
         chunk=values.number("max_num_batched_tokens"),
         weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
-        kv=names.get(cache),
+        kv=kv,
         splits=splits,
-        ignored=unread,
+        ignored=values.unread(_UNREAD) + unread,
         part=roles[0] if roles else None,
         model=model,
     )
