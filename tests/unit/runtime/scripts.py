@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.xla import LEAST_COMPILE_TIME, NO_SOURCE_LINES
+from tests.xla import LEAST_COMPILE_TIME, NO_SOURCE_LINES, completed
 
 FLAGS = f"--xla_force_host_platform_device_count=8 {LEAST_COMPILE_TIME}"
 
@@ -30,13 +29,10 @@ def answer(root: Path, script: str, *words: str) -> Any:
     """
     module = script if "." in script else f"tests.unit.runtime.{script}"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", module, *words],
         cwd=root,
         env={**os.environ, **NO_SOURCE_LINES, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -15,7 +15,7 @@ from shardwise.runtime.tokenizer import ByteTokenizer
 from shardwise.train import sources
 from shardwise.train.tokenize import tokenize
 from tests.conftest import ROOT
-from tests.xla import NO_SOURCE_LINES
+from tests.xla import NO_SOURCE_LINES, completed
 
 PATIENCE_S = 300
 
@@ -33,12 +33,12 @@ def environment(*folders: Path) -> dict[str, str]:
 def printed(script: str, folder: Path, *words: str) -> Any:
     """The JSON document that `python -m tests.unit.train.SCRIPT FOLDER WORDS` prints last."""
     words_of_python = ("-X", "faulthandler", "-W", "error")  # a crash in XLA prints its stacks
-    done = subprocess.run(
-        [sys.executable, *words_of_python, "-m", f"tests.unit.train.{script}", str(folder), *words],
+    command = [sys.executable, *words_of_python, "-m", f"tests.unit.train.{script}"]
+    done = completed(
+        [*command, str(folder), *words],
+        fills=folder,
         cwd=ROOT,
         env=environment(ROOT / "src", ROOT),
-        capture_output=True,
-        text=True,
         timeout=600,
     )
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-6000:]}"
