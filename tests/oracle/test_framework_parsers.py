@@ -6,12 +6,14 @@ import dataclasses
 import importlib
 import json
 import shlex
+from importlib import resources
 from typing import Any
 
 import pytest
 
 from shardwise.errors import BadInput
 from shardwise.frameworks import registry
+from tests.oracle import torchtitan_registry
 from tests.unit.frameworks import plans
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -58,6 +60,11 @@ def test_torchtitan_reads_the_mesh_of_the_plan(name: str) -> None:
     assert sizes.pipeline_parallel_degree == mesh.pipe
     assert config.training.global_batch_size == plans.training(name).job.batch
     assert config.training.seq_len == plans.training(name).job.seq
+
+
+def test_the_configurations_kept_are_those_of_torchtitan() -> None:
+    file = resources.files("shardwise.frameworks") / "torchtitan_configs.json"
+    assert json.loads(file.read_text("utf-8"))["configs"] == torchtitan_registry.configurations()
 
 
 def test_torchtitan_refuses_what_it_does_not_have() -> None:

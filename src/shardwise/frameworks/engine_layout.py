@@ -8,7 +8,8 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, refuse
-from shardwise.models import presets
+from shardwise.models import ModelConfig, presets
+from shardwise.search.serving.legal import min_kv_heads
 
 MAX_TOKENS = 8192  # of a pass with chunked prefill, as in `simulate.limits` and in vLLM
 
@@ -129,8 +130,12 @@ def decode_context(engine: Engine) -> int:
     """Tensor ranks that share the tokens of one KV head: 1 unless the cache is split so."""
     if engine.layout.kv != "sequence":
         return 1
-    heads = 1 if engine.latent else max(1, engine.plan.model.n_kv_heads)
-    return max(1, engine.layout.mesh["tensor"] // math.gcd(heads, engine.layout.mesh["tensor"]))
+    return ranks_of_a_head(engine.model, engine.layout.mesh["tensor"])
+
+
+def ranks_of_a_head(model: ModelConfig, tensor: int) -> int:
+    """Tensor ranks that have the same KV head: all of them with latent attention (MLA)."""
+    return tensor // math.gcd(min_kv_heads(model), tensor)
 
 
 def kv_cache(values: Values, names: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:

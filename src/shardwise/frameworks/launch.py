@@ -125,6 +125,7 @@ class ServingLaunch(Launch):
         chunk: tokens of one pass, prompts included.
         weights, kv: dtypes.
         splits: choices of an engine's layout, `{"kv": "sequence", "expert_tensor": 1}`.
+        cache_ranks: tensor ranks that share the tokens of a KV head.
         part: what a disaggregated engine does: "prefill" or "decode".
     """
 
@@ -134,6 +135,7 @@ class ServingLaunch(Launch):
     weights: str | None = None
     kv: str | None = None
     splits: Mapping[str, int | str] = field(default_factory=dict)
+    cache_ranks: int = 1
     part: str | None = None
 
     def choices(self, mesh: Mesh) -> dict[str, int | str]:

@@ -27,6 +27,7 @@ from shardwise.frameworks import (
 )
 from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
 from shardwise.frameworks.launch import Launch
+from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
@@ -253,7 +254,7 @@ def detect(settings: Settings, file: str) -> Framework:
     best = max(scores.values())
     likely = [name for name, score in scores.items() if score == best]
     if best < 2:
-        keys = ", ".join(str(key) for key in list(settings)[:4])
+        keys = ", ".join([str(key) for key in settings if key != PROGRAM][:4])
         raise BadFile(
             f"{file} has the options of no framework that is read (its first: {keys}). Name it: "
             f"--from {' | '.join(FRAMEWORKS)}."

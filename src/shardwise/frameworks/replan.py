@@ -6,6 +6,7 @@ import math
 
 from shardwise.errors import BadFile, BadInput, DoesNotFit
 from shardwise.frameworks import registry
+from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
@@ -16,6 +17,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.serving import build as serving_build
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.plan.training import build as training_build
+from shardwise.search.serving.legal import min_kv_heads
 from shardwise.workload import Serve, Train, state_dtypes
 
 
@@ -121,6 +123,7 @@ def serving_plan(
     tokens = context or launch.context
     if not tokens:
         raise BadInput("the file does not say the longest sequence. Add --context N.")
+    _check_cache_ranks(launch, model)
     if isinstance(machine, System):
         mesh = launch.mesh(machine.n_chips)
     else:
@@ -144,3 +147,17 @@ def serving_plan(
         if batch or not launch.batch:
             raise
         return planned(planned(None).estimate.decode.max_batch)
+
+
+def _check_cache_ranks(launch: ServingLaunch, model: ModelConfig) -> None:
+    """Refuse a cache shared by other ranks than those that have the same KV head."""
+    tensor = launch.sizes["tensor"]
+    ranks = ranks_of_a_head(model, tensor)
+    if launch.cache_ranks not in (1, ranks):
+        heads = min_kv_heads(model)
+        raise BadInput(
+            f"the file splits the cache over {launch.cache_ranks} ranks of decode context "
+            f"parallelism. Plans split it over all ranks with the same KV head: of tensor {tensor} "
+            f"those are {ranks} with the {heads} KV heads of {model.name}. "
+            f"Write {ranks}{', or 1 for copies' if ranks > 1 else ''}."
+        )

@@ -89,6 +89,11 @@ def read(settings: Settings) -> ServingLaunch:
             f"sglang: tp-size {ranks} is no multiple of the {groups} x {context} groups of "
             "attention. Write a tp-size that they divide."
         )
+    if context > 1 and not values.get("enable_prefill_cp"):
+        raise BadFile(
+            f"sglang: attn-cp-size {context} without enable-prefill-cp has {context} copies of "
+            "attention, which plans do not have. Add enable-prefill-cp, or leave out attn-cp-size."
+        )
     tensor = ranks // (groups * context)
     degree = values.size("ep_size", "ep", "expert_parallel_size")
     splits: dict[str, int | str] = {}
@@ -122,6 +127,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
         kv=kv,
         splits=splits,
+        cache_ranks=shared,
         ignored=ignored + values.unread(_UNREAD) + unread,
         part=mode if mode in ("prefill", "decode") else None,
         model=model,

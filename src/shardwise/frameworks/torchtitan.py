@@ -7,6 +7,8 @@ nothing is sharded over tensor. https://github.com/pytorch/torchtitan
 
 from __future__ import annotations
 
+import json
+from importlib import resources
 from typing import Any
 
 from shardwise.errors import BadFile
@@ -143,8 +145,9 @@ def _check(run: TrainingRun) -> None:
 
 
 def read(settings: Settings) -> TrainingLaunch:
-    """The layout of a script or a TOML file."""
+    """The layout of a script or a TOML file, with what the configuration that it names sets."""
     values = _values(settings)
+    values = _configuration(values.get("config")) | values
     tensor = _size(values, "tensor_parallel_degree")
     degree = _size(values, "expert_parallel_degree")
     expert_tensor = _size(values, "expert_tensor_parallel_degree") if degree > 1 else tensor
@@ -226,6 +229,13 @@ def _values(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _configuration(name: Any) -> dict[str, Any]:
+    """What one of torchtitan's own configurations sets: path -> value."""
+    file = resources.files("shardwise.frameworks") / "torchtitan_configs.json"
+    fields: dict[str, Any] = json.loads(file.read_text("utf-8"))["configs"].get(name, {})
+    return fields
+
+
 def _model(values: dict[str, Any]) -> str | None:
     """The model of a script's --config, or of an older file's name and flavor."""
     config = str(values.get("config", ""))
@@ -236,20 +246,18 @@ def _model(values: dict[str, Any]) -> str | None:
 
 
 def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
-    words = settings.get(PROGRAM) or []
-    mode = values.get("activation_checkpoint.mode")
-    for name, policy in (("full", "full"), ("selective", "dots"), ("none", "none")):
-        if f"activation-checkpoint:{name}" in words or mode == name:
-            return policy
-    return "dots" if mode is None else None  # what its configurations have by default
+    mode = values.get("activation_checkpoint.mode", "selective")
+    for word in settings.get(PROGRAM) or []:
+        if word.startswith("activation-checkpoint:"):
+            mode = word.partition(":")[2]
+    return {"full": "full", "selective": "dots", "none": "none"}.get(mode)
 
 
 def knows(settings: Settings) -> int:
-    """How many settings are of torchtitan's sections."""
-    return sum(
-        path.startswith(("parallelism.", "training.local_batch", "training.seq_len"))
-        for path in _values(settings)
-    )
+    """How many settings are of torchtitan's sections; more if the script starts its trainer."""
+    sections = ("parallelism.", "training.local_batch", "training.seq_len")
+    named = "torchtitan.train" in settings.values()
+    return 5 * named + sum(path.startswith(sections) for path in _values(settings))
 
 
 FRAMEWORK = Framework(

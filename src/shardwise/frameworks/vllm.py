@@ -121,6 +121,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
         kv=kv,
         splits=splits,
+        cache_ranks=shards,
         ignored=values.unread(_UNREAD) + unread,
         part=roles[0] if roles else None,
         model=model,

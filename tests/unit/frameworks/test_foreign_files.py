@@ -146,6 +146,11 @@ def test_batch_words_and_names_are_read() -> None:
         ),
         ("ici_fsdp_parallelism: -1\nici_data_parallelism: -1\n", "a.yml", "are both -1"),
         ("tp-size: 8\nattn-dp-size: 3\nep-size: 2\n", "a.yaml", "tp-size 8 is no multiple"),
+        (
+            "tp-size: 8\nattn-cp-size: 2\nep-size: 2\n",
+            "a.yaml",
+            "without enable-prefill-cp has 2 co",
+        ),
         ("tensor-parallel-size: two\nmax-model-len: 9\n", "a.yaml", "it must be a number"),
         (
             "--tensor-model-parallel-size 8 --expert-model-parallel-size 12 "
@@ -207,3 +212,14 @@ def test_layers_that_maxtext_is_told_are_held_against_the_model() -> None:
 def test_a_file_of_a_named_framework_may_leave_the_layout_to_it() -> None:
     launch = registry.read("base_config: base.yml\nsteps: 10\n", "sft.yml", "maxtext").launch
     assert launch.mesh(8).sizes == sw.Mesh(fsdp=8).sizes
+
+
+def test_a_cache_is_split_over_ranks_that_share_a_head() -> None:
+    model = sw.model("llama3-70b")  # with 8 KV heads
+    for tensor, ranks, message in ((4, 2, "those are 1 .* Write 1."), (16, 8, "Write 2, or 1 for")):
+        command = f"vllm serve x -tp {tensor} -dcp {ranks} --max-model-len 4096 --max-num-seqs 8"
+        with pytest.raises(BadInput, match=message):
+            replan.serving_plan(launch(command, "a.sh"), model, sw.hardware(f"h100:{tensor}"))
+    engine = launch("vllm serve x -tp 16 -dcp 2 --max-model-len 4096 --max-num-seqs 8", "a.sh")
+    plan = replan.serving_plan(engine, model, sw.hardware("h100:16"))
+    assert plan.strategy.servers.kv == "sequence"
