@@ -23,6 +23,7 @@ class Launch:
         n_chips: chips of the run, if the file says so.
         model, hardware: names as on the command line.
         ignored: keys of the file that may matter, and that a plan has no word for.
+        presets: models of the sizes in the file, if it has sizes in the place of a name.
     """
 
     sizes: Mapping[str, int]
@@ -31,6 +32,7 @@ class Launch:
     model: str | None = None
     hardware: str | None = None
     ignored: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
 
     def mesh(self, n_chips: int) -> Mesh:
         """The mesh on a machine.

@@ -10,7 +10,7 @@ from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
-from shardwise.models import Mla, Mlp, ModelConfig, Moe, stack
+from shardwise.models import Mla, Mlp, ModelConfig, Moe, load, presets, stack
 from shardwise.models.numerics import Routing
 
 # Field of Megatron Core -> flag, where it is not the field's name with dashes.
@@ -179,6 +179,34 @@ def read(settings: Settings) -> TrainingLaunch:
         precision="fp32-master",
         n_layers=settings.get("--num-layers"),
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
+        presets=_presets(settings),
+    )
+
+
+def _presets(settings: Settings) -> tuple[str, ...]:
+    """Names of the models that have the sizes of a script."""
+    heads = settings.get("--num-attention-heads")
+    sizes = (
+        settings.get("--num-layers"),
+        settings.get("--hidden-size"),
+        heads,
+        settings.get("--num-query-groups", heads),
+        settings.get("--num-experts") or 0,
+        settings.get("--moe-ffn-hidden-size") or settings.get("--ffn-hidden-size"),
+    )
+    models = {name: load(name) for name in presets.names()}
+    return tuple(
+        name
+        for name, model in models.items()
+        if sizes
+        == (
+            sum(group.count for group in model.groups),
+            model.d_model,
+            model.n_heads,
+            model.n_kv_heads,
+            model.moe.n_experts if model.moe else 0,
+            model.d_ff,
+        )
     )
 
 

@@ -223,3 +223,24 @@ def test_a_cache_is_split_over_ranks_that_share_a_head() -> None:
     engine = launch("vllm serve x -tp 16 -dcp 2 --max-model-len 4096 --max-num-seqs 8", "a.sh")
     plan = replan.serving_plan(engine, model, sw.hardware("h100:16"))
     assert plan.strategy.servers.kv == "sequence"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ("32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32", ()),
+        (
+            "32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+            "--group-query-attention --num-query-groups 8",
+            ("llama3-8b", "llama3.1-8b", "mistral-7b", "mistral-7b-v0.3"),
+        ),
+        (
+            "48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
+            "--num-query-groups 4 --num-experts 128 --moe-ffn-hidden-size 768",
+            ("qwen3-30b-a3b",),
+        ),
+    ],
+)
+def test_models_with_the_sizes_of_a_script_are_named(sizes: str, names: tuple[str, ...]) -> None:
+    run = launch(f"{MEGATRON} --num-layers {sizes}", "train.sh")
+    assert run.presets == names

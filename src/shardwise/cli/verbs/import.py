@@ -16,7 +16,7 @@ from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
 from shardwise.errors import BadFile, BadInput, NoPlan, file_error
 from shardwise.frameworks import registry
-from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.report.document import document, save
@@ -61,7 +61,7 @@ def run(
     inputs.done()
     content = registry.read(_text(path), path, origin or None)
     launch = content.launch
-    model, hardware = _names(launch.model, launch.hardware, names)
+    model, hardware = _names(launch, names)
     config = inputs.read(sw.model, model)
     if isinstance(launch, TrainingLaunch):
         system = inputs.read(sw.hardware, hardware)
@@ -127,7 +127,7 @@ def _answer(
     )
 
 
-def _names(model: str | None, hardware: str | None, words: list[str]) -> tuple[str, str]:
+def _names(launch: Launch, words: list[str]) -> tuple[str, str]:
     """The model and the machine: words of the command line before names of the file.
 
     A single word is what the file does not name; if it names both, the machine.
@@ -135,6 +135,7 @@ def _names(model: str | None, hardware: str | None, words: list[str]) -> tuple[s
     Raises:
         BadInput: one of them is named nowhere.
     """
+    model, hardware = launch.model, launch.hardware
     if len(words) == 2:
         return words[0], words[1]
     if len(words) == 1 and model is None and hardware is not None:
@@ -142,18 +143,21 @@ def _names(model: str | None, hardware: str | None, words: list[str]) -> tuple[s
     if len(words) == 1 and model is not None:
         return model, words[0]
     if model is None or hardware is None:
-        raise BadInput(_missing(model, hardware, words))
+        raise BadInput(_missing(launch, words))
     return model, hardware
 
 
-def _missing(model: str | None, hardware: str | None, words: list[str]) -> str:
+def _missing(launch: Launch, words: list[str]) -> str:
     """What has to be added to the command line; its single word is a machine or a model."""
+    model, hardware = launch.model, launch.hardware
     of_file = model or hardware
     begin = f"the file names {'only ' + of_file if of_file else 'neither model nor machine'}."
     missing = [word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None]
     if words:
         missing = ["MODEL" if is_machine(words[0]) else "HARDWARE"]
         begin = f"the file names neither model nor machine, and {words[0]} is only one of them."
+    if "MODEL" in missing and launch.presets:
+        begin = f"{begin} Its sizes are those of {' | '.join(launch.presets)}."
     return f"{begin} Add {' and '.join(missing)}: shardwise import FILE MODEL HARDWARE."
 
 
