@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,25 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         xla.load().devices()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part 2/3` runs the second of three parts of the files."""
+    parser.addoption("--part", type=_part, help="K/N: every Nth file of tests, from the Kth on")
+
+
+def _part(text: str) -> tuple[int, int]:
+    """The numbers of `2/3`."""
+    number, _, count = text.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise ArgumentTypeError(f"{text} is no part; write K/N, such as 2/3")
+    return int(number), int(count)
+
+
+@pytest.hookimpl(trylast=True)  # after marks have selected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files that compile programs come first: at the end, short ones share out what is left."""
     items.sort(key=lambda item: not item.nodeid.startswith(COMPILING))
+    if part := config.getoption("part"):
+        number, count = part
+        files = sorted({item.path for item in items})[number - 1 :: count]
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
