@@ -1,9 +1,12 @@
-// The whole question in the page's address, so that a link is a plan.
+// The whole question in the page's address, so that a link gives the same view.
 
 const PLAIN = ["model", "hardware", "kind", "batch", "seq", "tokens", "dtype", "precision",
   "optimizer", "prompt", "output", "rate", "tpot_s", "ttft_s", "job"];
 const NUMBERS = new Set(["batch", "seq", "tokens", "prompt", "output", "rate", "tpot_s", "ttft_s"]);
 const GROUPS = { mesh: "strategy", set: "words", x: "factors" };
+
+/** A number, or the text if it is none. */
+const number = (text) => (text.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
 
 export function toHash(question) {
   const parts = new URLSearchParams();
@@ -14,7 +17,8 @@ export function toHash(question) {
   if (question.peak) parts.set("peak", "1");
   for (const [prefix, group] of Object.entries(GROUPS)) {
     for (const [name, value] of Object.entries(question[group] || {})) {
-      if (group === "strategy" && value === 1) continue;
+      // "tensor" is always there: without an axis, the link would ask for a search.
+      if (group === "strategy" && value === 1 && name !== "tensor") continue;
       if (group === "factors" && value === 1) continue;
       parts.set(`${prefix}.${name}`, value);
     }
@@ -22,17 +26,22 @@ export function toHash(question) {
   return `#${parts.toString().replaceAll("%3A", ":").replaceAll("%2C", ",")}`;
 }
 
+/** The address of an answer: that of a search asks for the search, and so for its alternatives too. */
+export const addressOf = (frame) =>
+  toHash(frame.searched ? { ...frame.question, strategy: null } : frame.question);
+
+/** The question of an address, null if it has none. What is wrong in it is left for the server to refuse. */
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   if (![...parts.keys()].length) return null;
   const question = {};
   for (const [key, value] of parts) {
     const [prefix, name] = key.split(".", 2);
-    if (name && GROUPS[prefix]) {
+    if (name && Object.hasOwn(GROUPS, prefix)) {
       const group = (question[GROUPS[prefix]] ||= {});
-      group[name] = /^[0-9.e+-]+$/.test(value) ? Number(value) : value;
-    } else if (key === "peak") question.peak = true;
-    else if (PLAIN.includes(key)) question[key] = NUMBERS.has(key) ? Number(value) : value;
+      group[name] = number(value);
+    } else if (key === "peak") question.peak = { 1: true, 0: false }[value] ?? value;
+    else question[key] = NUMBERS.has(key) ? number(value) : value;
   }
   return question;
 }

@@ -1,4 +1,5 @@
 // The pane of inputs: text fields that search again, and sliders that evaluate one strategy.
+// A question that was refused has fields alone, to mend it.
 
 import { html } from "htm/preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
@@ -23,14 +24,30 @@ function read(name, text) {
   return number && (unit === "" || unit in SCALE) ? Number(number) * (SCALE[unit] || 1) : NaN;
 }
 
-export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch, onProblems }) {
-  const question = frame.question;
+const fieldsOf = (question) => (question.kind === "serve" ? SERVE : TRAIN);
+
+/** The part of a refused question that has fields, in which it is mended, and the rest in words. */
+export function mendable(question, defaults) {
+  const kind = question.kind === "serve" ? "serve" : "train";
+  const fields = { kind }, rest = { ...question };
+  for (const name of ["kind", ...fieldsOf({ kind }).map(([field]) => field)]) {
+    if (name in rest && (name !== "kind" || rest.kind === kind)) {
+      fields[name] = rest[name];
+      delete rest[name];
+    }
+  }
+  const words = Object.entries(rest).filter(([name, value]) => value !== defaults[name])
+    .flatMap(([name, value]) => Object.entries(value instanceof Object ? value : { [name]: value }));
+  return { question: { ...defaults, ...fields }, rest: words.map((word) => word.join("=")).join(", ") };
+}
+
+export function Inputs({ question, rest, sliders, names, frozen, curves, moved, onSlide, onSearch, onProblems }) {
   const search = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
     const asked = { ...question, strategy: null, words: {} };
     const problems = [];
-    for (const [name, label] of question.kind === "train" ? TRAIN : SERVE) {
+    for (const [name, label] of fieldsOf(question)) {
       asked[name] = read(name, form.get(name) || "");
       if (Number.isNaN(asked[name])) problems.push(
         `${label}: "${form.get(name)}" is no number. Write one as 1024, 15T, 30ms or 20/s.`);
@@ -42,7 +59,7 @@ export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch,
     const batch = kind === "train" ? 1120 : null;
     onSearch({ ...question, kind, batch, strategy: null, words: {}, job: "" });
   };
-  const fields = question.kind === "train" ? TRAIN : SERVE;
+  const fields = fieldsOf(question);
   const form = useRef(null);
   useLayoutEffect(() => {  // what was typed stays until there is an answer, and so does the focus
     if (!form.current) return;
@@ -66,10 +83,11 @@ export function Inputs({ frame, names, frozen, curves, moved, onSlide, onSearch,
       </form>`}
     ${frozen && html`<dl class="given">${fields.filter(([n]) => question[n] != null).map(
       ([name, label]) => html`<div><dt>${label}</dt><dd>${stopText(question[name])}</dd></div>`)}</dl>`}
-    <p class="quiet">${frozen
+    ${rest && html`<p class="quiet">Best asks for the fields above, without the rest of the link: ${rest}.</p>`}
+    ${sliders.length > 0 && html`<p class="quiet">${frozen
       ? "How the answer changes along each choice, the others kept:"
-      : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>
-    ${frame.sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
+      : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>`}
+    ${sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
       value=${moved[slider.name] ?? slider.value}
       frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}

@@ -3,9 +3,9 @@
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { fromHash, toHash } from "./address.js";
+import { addressOf, fromHash, toHash } from "./address.js";
 import { Charts } from "./charts.js";
-import { Inputs } from "./inputs.js";
+import { Inputs, mendable } from "./inputs.js";
 import { MeshPicture } from "./mesh.js";
 import { Patterns } from "./parts.js";
 import { Reasons } from "./reasons.js";
@@ -17,11 +17,15 @@ const embedded = document.getElementById("frozen");
 const frozen = embedded ? JSON.parse(embedded.textContent) : null;
 const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's move to its paint
 
-function Answer({ frame, problems, busy, onOpen }) {
+/** The answer to the last question that has one; above it, why a later question has none. */
+function Answer({ frame, refused, problems, busy, onOpen }) {
+  const question = frame ? frame.question : refused;
+  const title = question ? `${question.model} on ${question.hardware}` : "Shardwise";
   return html`<header class=${problems.length || (frame && !frame.fits) ? "answer bad" : "answer"} aria-live="polite">
-    <h1>${frame ? `${frame.question.model} on ${frame.question.hardware}` : "Shardwise"}</h1>
     ${problems.length > 0 && html`<div role="alert"><ul class="problem">
       ${problems.map((p) => html`<li>${p}</li>`)}</ul></div>`}
+    <h1>${problems.length > 0 && frame && html`<span class="quiet">The last answer is still shown: </span>`}${title}</h1>
+    ${!frame && problems.length > 0 && html`<p class="headline">No plan: change the inputs and press Best.</p>`}
     ${frame && html`<p class="headline">${frame.headline}</p>
       <ul class="facts">${frame.numbers.filter((n) => n.primary).map((n) => html`<li>
         <button type="button" onClick=${() => onOpen(n.name)} title=${`${n.formula}: open its derivation`}>
@@ -39,9 +43,10 @@ function sameWork(a, b) {
 function App() {
   const [frame, show] = useState(frozen ? frozen.frame : null);
   const [moved, move] = useState({});  // sliders that wait for an answer: name -> value
-  const [first, keepFirst] = useState(null);
+  const [refused, refuse] = useState(null);  // the last question that has no answer
   const [best, keepBest] = useState(null);
   const [names, setNames] = useState({ models: [], machines: [] });
+  const [defaults, setDefaults] = useState({});  // of a question's fields
   const [problems, fail] = useState([]);
   const [busy, wait] = useState(false);
   const [curves, setCurves] = useState(frozen ? frozen.curves : {});
@@ -53,7 +58,11 @@ function App() {
   const asked = useRef(null);  // the question of the last move, until it is answered
   const movedAt = useRef(0), waiting = useRef(null), ownHash = useRef("");
 
-  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, at }) => {
+  const enter = (hash, isNew) => {
+    ownHash.current = hash;
+    history[isNew ? "pushState" : "replaceState"](null, "", hash);
+  };
+  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, isLink, at }) => {
     try {
       const next = await server.frame(question);
       movedAt.current = at;
@@ -63,10 +72,14 @@ function App() {
         setCurves({});
       }
       fail([]);
-      ownHash.current = toHash(next.question);
-      history[isTyped ? "pushState" : "replaceState"](null, "", ownHash.current);
+      enter(addressOf(next), isTyped);
     } catch (error) {
       fail(error.problems || [String(error)]);
+      if (isSearch) refuse(question);
+      if (isLink) {  // what was shown is no answer to it
+        show(null);
+        ownHash.current = "";
+      }
     }
     wait(false);
     if (asked.current === question || isSearch) {
@@ -81,26 +94,23 @@ function App() {
     const fromAddress = () => {
       if (location.hash === ownHash.current) return;
       const question = fromHash(location.hash);
-      if (question) { wait(true); ask({ question, isSearch: true, at: 0 }); }
+      if (question) { wait(true); ask({ question, isSearch: true, isLink: true, at: 0 }); }
     };
-    const linked = fromHash(location.hash);
     server.start().then((started) => {
       setNames(started.names);
+      setDefaults(started.defaults);
       setRun(started.run);
-      keepFirst(started.frame);
-      if (linked) return;
+      if (fromHash(location.hash)) return;
       fail(started.problems);
       show(started.frame);
-      if (started.frame.searched) keepBest(started.frame);
+      if (!started.frame) refuse(started.question);
+      else if (started.frame.searched) keepBest(started.frame);
+      enter(started.frame ? addressOf(started.frame) : toHash(started.question));
     }, (error) => fail(error.problems));
     fromAddress();
     addEventListener("hashchange", fromAddress);
     return () => removeEventListener("hashchange", fromAddress);
   }, []);
-
-  useEffect(() => {  // a link without an answer: there are inputs to mend it with
-    if (!frame && first && problems.length) show(first);
-  }, [frame, first, problems]);
 
   useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
     if (!movedAt.current) return;
@@ -160,15 +170,17 @@ function App() {
     batches=${curves.batch} />`, [frame, searched, curves.batch]);
   const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open}
     onOpen=${() => {}} />`, [frame, open]);
+  const inputs = frame ? { question: frame.question, sliders: frame.sliders }
+    : refused && defaults.kind && { ...mendable(refused, defaults), sliders: [] };
   const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>
     !frozen || (name === "plan" && frame) || (name === "live" && frozen.run) || (name === "compare" && frozen.comparison));
   return html`<${Patterns} />
-    <${Answer} frame=${frame} problems=${problems} busy=${busy} onOpen=${openNumber} />
+    <${Answer} frame=${frame} refused=${refused} problems=${problems} busy=${busy} onOpen=${openNumber} />
     ${tabs.length > 1 && html`<nav aria-label="views">${tabs.map(([name, title]) => html`<button type="button"
       aria-current=${tab === name ? "page" : undefined} onClick=${() => turn(name)}>${title}</button>`)}</nav>`}
     <main>
-      ${tab === "plan" && frame && html`<div class="panes">
-        <${Inputs} frame=${frame} names=${names} frozen=${Boolean(frozen)} curves=${curves}
+      ${tab === "plan" && inputs && html`<div class="panes">
+        <${Inputs} ...${inputs} names=${names} frozen=${Boolean(frozen)} curves=${curves}
           moved=${moved} onSlide=${slide} onSearch=${search} onProblems=${fail} />
         ${mesh}${charts}${reasons}
       </div>`}
@@ -176,7 +188,7 @@ function App() {
       ${tab === "compare" && (frame || frozen) && html`<${Compare} frame=${frame} pinned=${pinned} onPin=${pin}
         comparison=${frozen && frozen.comparison} />`}
     </main>
-    <footer>Shardwise ${frame ? frame.version : ""}. Every number is computed on this machine by the
+    <footer>Shardwise${frame && ` ${frame.version}`}. Every number is computed on this machine by the
       Python core; nothing is sent elsewhere.</footer>`;
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.browser import Browser, Page
 from tests.oracle.page_views import MARKS, SMALL, click, facts, move, show, text, write
+from tests.page_server import server
 
 pytestmark = MARKS
 
@@ -89,12 +92,45 @@ def test_training_and_serving(page: Page, address: str) -> None:
     assert page.problems == []
 
 
+def test_the_address_of_the_first_view_gives_the_same_view(
+    chromium: Browser, page: Page, address: str
+) -> None:
+    entries = page.run("history.length")
+    show(page, address)
+    first = facts(page)
+    assert "model=llama3-70b&hardware=v5p:16x20x28&kind=train&batch=1120" in first["address"]
+    assert page.run("history.length") == entries + 1  # of the page itself
+    other = chromium.page()
+    other.size(1280, 900)
+    show(other, address + first["address"])
+    assert facts(other) == first
+    assert text(other, "#reasons") == text(page, "#reasons")
+    other.close()
+
+
+def test_back_leads_to_the_first_view(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    first = facts(page)
+    write(page, "model", "llama3.2-3b")
+    page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-3b')")
+    page.run("history.back()")
+    page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-1b')")
+    assert facts(page) == first
+
+
+def test_a_mesh_of_one_chip_is_a_link(page: Page, address: str) -> None:
+    page.go(f"{address}#model=llama3.2-1b&hardware=h100:1&batch=1&seq=512&mesh.tensor=1")
+    page.wait("document.querySelectorAll('#reasons .number').length > 0")
+    assert page.run("location.hash").endswith("mesh.tensor=1")
+
+
 def test_a_wrong_name_is_told_and_the_last_answer_stays(page: Page, address: str) -> None:
     show(page, address + SMALL)
     before, curves = facts(page), page.run(CURVES)
     write(page, "model", "llama9")
     page.wait("Boolean(document.querySelector('[role=alert]'))")
     assert 'unknown model "llama9"' in text(page, "[role=alert]")
+    assert text(page, "h1") == "The last answer is still shown: llama3.2-1b on v5e:2x4"
     assert facts(page) == before
     assert page.run(CURVES) == curves > 20
     assert page.run("document.querySelector('[name=model]').value") == "llama9"
@@ -103,9 +139,57 @@ def test_a_wrong_name_is_told_and_the_last_answer_stays(page: Page, address: str
     page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-3b')")
 
 
-def test_a_link_without_an_answer_leaves_inputs_to_mend_it(page: Page, address: str) -> None:
-    show(page, address + "#model=llama9&hardware=v5e:2x4&batch=16")
-    assert 'unknown model "llama9"' in text(page, "[role=alert]")
-    write(page, "model", "llama3-8b")
+NO_PLAN = "!document.querySelector('.headline')?.innerText.includes('chips') && "
+NO_PLAN += "!document.querySelector('.facts, #mesh, #charts, #reasons, .slider')"
+
+
+@pytest.mark.parametrize(
+    ("link", "refusal"),
+    [
+        ("model=llama9&hardware=v5e:2x4&batch=16", 'unknown model "llama9"'),
+        ("model=llama3.2-1b&hardware=v5e:2x4&batch=lots", "batch must be a whole number."),
+        ("model=llama3.2-1b&hardware=v5e:2x4&kind=serve&batch=x", "batch must be a whole number."),
+        ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&peak=yes", "peak must be 1 or 0."),
+        ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&sequence=9", "unknown field `sequence`"),
+        ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&mesh.tensor=7", "7"),
+        ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&x.nothing=2", '"nothing"'),
+    ],
+)
+def test_a_wrong_link_has_no_plan_but_inputs_to_mend_it(
+    page: Page, address: str, link: str, refusal: str
+) -> None:
+    page.go(f"{address}#{link}")
+    page.wait("Boolean(document.querySelector('[role=alert]') && document.querySelector('form'))")
+    assert refusal in text(page, "[role=alert]")
+    assert page.run(NO_PLAN)
+    assert page.run("document.querySelector('[name=batch]').value") in link
+    write(page, "batch", "16")
+    write(page, "model", "llama3.2-1b")
     page.wait("!document.querySelector('[role=alert]')")
-    assert "llama3-8b" in text(page, "h1")
+    assert text(page, "h1") == "llama3.2-1b on v5e:2x4"
+
+
+def test_a_wrong_link_in_an_open_page_removes_its_plan(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    first = text(page, "ul.facts")
+    page.run("location.hash = 'model=llama9&hardware=v5e:2x4&batch=16'")
+    page.wait("Boolean(document.querySelector('[role=alert]'))")
+    assert page.run(NO_PLAN)
+    page.run("history.back()")
+    page.wait("!document.querySelector('[role=alert]')")
+    assert text(page, "ul.facts") == first
+
+
+def test_what_a_refused_link_has_no_field_for_is_named(page: Page, address: str) -> None:
+    page.go(f"{address}#model=llama9&hardware=v5e:2x4&batch=16&optimizer=muon&mesh.tensor=2")
+    page.wait("Boolean(document.querySelector('[role=alert]'))")
+    assert "without the rest of the link: optimizer=muon, tensor=2." in text(page, "#inputs")
+
+
+def test_a_command_line_without_an_answer(page: Page) -> None:
+    with server("llama3.1-405b", "v5e:2x2", "--batch", "8x512") as url:
+        page.go(url)
+        page.wait("Boolean(document.querySelector('[role=alert]'))")
+        assert text(page, "h1") == "llama3.1-405b on v5e:2x2"
+        assert page.run(NO_PLAN)
+        assert "model=llama3.1-405b&hardware=v5e:2x2" in page.run("location.hash")

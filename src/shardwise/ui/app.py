@@ -50,7 +50,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 _FIELD_ERROR = re.compile(
     r"Expected `(\w+)(?: \| null)?`(.*?)(?:, got `\w+`)? - at `\$\.(?:question\.)?(\w+).*`"
 )
-_KINDS = {"int": "a whole number", "float": "a number", "str": "text"}
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "1 or 0"}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -151,10 +151,9 @@ class App:
         return serve
 
     async def _start(self, request: Request) -> Response:
-        """The first frame, and the names that can be asked for.
+        """What the page opens with: the first frame, and the names that can be asked for.
 
-        If the command line's question has no answer, the page opens with the usual one and the
-        reason.
+        If the command line's question has no answer, there is no frame, but the reason.
         """
         opened = self._opened
         problems: tuple[str, ...] = ()
@@ -164,10 +163,16 @@ class App:
                 first = await run_in_threadpool(frame, opened.question, opened.local)
             except ShardwiseError as error:
                 problems = error.problems
-                first = await run_in_threadpool(frame, FIRST, opened.local)
-        names = offered_names(opened.local)
-        run = bool(opened.run)
-        return _json({"frame": first, "names": names, "run": run, "problems": problems})
+        return _json(
+            {
+                "frame": first,
+                "problems": problems,
+                "question": opened.question,
+                "defaults": Question(),
+                "names": offered_names(opened.local),
+                "run": bool(opened.run),
+            }
+        )
 
     async def _frame(self, request: Request) -> Response:
         question = await _body(request, Question)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from shardwise.ui.app import HEADERS, MOST_BYTES, App, Opened
+from shardwise.ui.question import Question
 from tests.unit.ui.questions import SERVING, TRAINING
 
 BASE = "http://127.0.0.1:8710"
@@ -63,11 +64,12 @@ def test_the_start_has_the_first_frame_and_names(app: App) -> None:
     assert not document["run"]
 
 
-def test_a_command_line_without_an_answer_still_opens_the_page() -> None:
+def test_a_command_line_without_an_answer_opens_the_page_with_its_question() -> None:
     large = msgspec.structs.replace(TRAINING, model="llama3.1-405b")
     document = send(App(Opened(question=large)), "GET", "/api/start").json()
     assert "fit" in document["problems"][0]
-    assert document["frame"]["question"]["model"] == "llama3-70b"
+    assert document["frame"] is None
+    assert msgspec.convert(document["question"], Question) == large
 
 
 def test_a_question_is_answered(app: App) -> None:
@@ -158,6 +160,7 @@ def test_a_run_is_read_from_where_the_page_stands(tmp_path: Path) -> None:
         ({"batch": 0}, "batch must be a whole number >= 1."),
         ({"batch": "lots"}, "batch must be a whole number."),
         ({"rate": -1}, "rate must be a number > 0.0."),
+        ({"peak": "yes"}, "peak must be 1 or 0."),
         ({"model": ""}, "model must be text of length >= 1."),
         ({"nothing": 1}, "not a question: Object contains unknown field `nothing`."),
     ],
