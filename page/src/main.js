@@ -5,12 +5,13 @@ import { html } from "htm/preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { addressOf, fromHash, toHash } from "./address.js";
 import { Charts } from "./charts.js";
+import { Compare } from "./comparison.js";
 import { Inputs, mendable } from "./inputs.js";
+import { Live, useRun } from "./live.js";
 import { MeshPicture } from "./mesh.js";
 import { Patterns } from "./parts.js";
 import { Reasons } from "./reasons.js";
 import * as server from "./server.js";
-import { Compare, Live, useRun } from "./tabs.js";
 
 const CALM_MS = 300;  // without a move, before the curves are asked for
 const embedded = document.getElementById("frozen");

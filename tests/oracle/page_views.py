@@ -23,6 +23,12 @@ VIOLATIONS = """axe.run(document, {resultTypes: ["violations"]}).then(result => 
   .filter(v => ["serious", "critical"].includes(v.impact))
   .map(v => [v.id, v.nodes.length, v.nodes.slice(0, 3).map(n => [n.html, n.failureSummary])]))"""
 
+CUT = """[...document.querySelectorAll('svg text, .bars dt, .bars dd > span')].filter(e => {
+  const box = e.getBoundingClientRect(), room = e.closest('svg, .bars').getBoundingClientRect();
+  return box.left < room.left - 1 || box.right > room.right + 1 ||
+    (e.closest('.bars') && e.scrollWidth > e.clientWidth + 1);
+}).map(e => e.textContent)"""  # labels of charts that are not seen in full
+
 
 def violations(page: Page) -> list[Any]:
     """Serious and critical ones that axe-core sees, with all that can be opened open."""

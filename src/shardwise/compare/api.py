@@ -50,13 +50,13 @@ def compare(*things: Input | str | os.PathLike[str]) -> StepComparison | PairCom
         BadFile: one cannot be read, or is none of these.
     """
     values = [read_input(os.fspath(x)) if isinstance(x, str | os.PathLike) else x for x in things]
-    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else NAMES[type(x)] for x in things]
     plans = _all(values, Plan) + _all(values, ServingPlan)
     profiles = _all(values, Profile)
     runs = _all(values, RunLog)
     if len(values) == 2:
         if len(plans) == 2:
-            return compare_plans(plans[0], plans[1], (names[0], names[1]))
+            names = (_name(things[0], plans[0]), _name(things[1], plans[1]))
+            return compare_plans(plans[0], plans[1], names)
         if len(runs) == 2:
             return compare_runs(*runs)
         if len(profiles) == 2:
@@ -90,6 +90,11 @@ def _compare_step(
         verdict=verdicts[0] if verdicts else None,
         load=loads[0] if loads else None,
     )
+
+
+def _name(thing: Input | str | os.PathLike[str], plan: AnyPlan) -> str:
+    """The plan in a line, after its path if that was given."""
+    return f"{os.fspath(thing)}: {plan}" if isinstance(thing, str | os.PathLike) else str(plan)
 
 
 def _all(values: Sequence[Input], kind: type[T]) -> list[T]:

@@ -29,6 +29,7 @@ N_ROWS = 14  # of a pair
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
 SECONDS = ("step", "ttft", "tpot")
 PLAIN = ("loss", "tokens/s", "tokens/s/chip")
+Cells = tuple[list[str], list[list[str]]]  # headers and rows of `style.table`
 seconds = units.show_seconds
 
 
@@ -39,11 +40,11 @@ def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterato
     yield labelled(_about(comparison))
     if comparison.faults:
         yield labelled(label_first("try", map(remedy, comparison.faults)))
-    yield _step_table(comparison)
+    yield table(*step_table(comparison))
     if any(row.ratio for row in comparison.rows):
         yield quiet("ratio: planned over measured time; what costs most comes first")
     if comparison.figures:
-        yield _figure_table(comparison.figures)
+        yield table(*figure_table(comparison.figures))
     if len(comparison.causes) > 1:
         yield labelled(label_first("causes", map(_with_seconds, comparison.causes[:N_CAUSES])))
     if comparison.accounted_fraction is None and comparison.step_s is not None:
@@ -70,14 +71,11 @@ def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterato
     yield from _excess(excess)
     yield labelled([("A", comparison.first), ("B", comparison.second)])
     if comparison.settings:
-        rows = [[f"  {s.name}", s.first or DASH, s.second or DASH] for s in comparison.settings]
-        yield table(["differs", "A", "B"], rows)
+        yield table(*setting_table(comparison))
     *groups, step = comparison.rows
-    headers = ["time", ">A", ">B", ">B - A", ">change"]
-    yield table(headers, [_pair_cells(row, "step") for row in (*groups[:N_ROWS], step)])
+    yield table(*pair_table("time", (*groups[:N_ROWS], step)))
     if comparison.figures:
-        cells = [_pair_cells(row, row.group) for row in comparison.figures]
-        yield table(["", *headers[1:]], cells)
+        yield table(*pair_table("", comparison.figures))
     if comparison.causes:
         yield labelled(label_first("causes", map(phrase, comparison.causes[:N_CAUSES])))
     if comparison.noise:
@@ -150,7 +148,8 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
         yield "hidden", f"communication planned {seconds(hidden.planned or 0.0)}{measured}"
 
 
-def _step_table(comparison: StepComparison) -> Block:
+def step_table(comparison: StepComparison) -> Cells:
+    """Seconds by group, with the cause of each gap; the last row is the step."""
     has_compiled = any(row.compiled_s is not None for row in comparison.rows)
     headers = ["group", ">planned", ">compiled", ">measured", ">ratio", "cause"]
     if not has_compiled:
@@ -161,7 +160,7 @@ def _step_table(comparison: StepComparison) -> Block:
         if not has_compiled:
             cells.pop()
         rows.append([f"  {row.group}", *cells, *_row_end(row)])
-    return table(headers, rows)
+    return headers, rows
 
 
 def _row_end(row: Row) -> list[str]:
@@ -175,12 +174,25 @@ def _seconds_cell(value: float | None) -> str:
     return seconds(value) if value else DASH
 
 
-def _figure_table(figures: Sequence[Figure]) -> Block:
+def figure_table(figures: Sequence[Figure]) -> Cells:
+    """Memory, FLOPs and other quantities, as planned, compiled and measured."""
     rows = []
     for figure in figures:
         values = (figure.planned, figure.compiled, figure.measured)
         rows.append([f"  {figure.quantity}", *(_quantity(figure.quantity, v) for v in values)])
-    return table(["", ">planned", ">compiled", ">measured"], rows)
+    return ["", ">planned", ">compiled", ">measured"], rows
+
+
+def setting_table(comparison: PairComparison) -> Cells:
+    """The choices in which a pair differs."""
+    rows = [[f"  {s.name}", s.first or DASH, s.second or DASH] for s in comparison.settings]
+    return ["differs", "A", "B"], rows
+
+
+def pair_table(title: str, rows: Sequence[PairRow]) -> Cells:
+    """Quantities of a pair and their change: seconds of groups under `time`, else figures."""
+    cells = [_pair_cells(row, "step" if title == "time" else row.group) for row in rows]
+    return [title, ">A", ">B", ">B - A", ">change"], cells
 
 
 def _quantity(name: str, value: float | None) -> str:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+import shardwise as sw
 from shardwise.train.metrics import StepRecord
 from shardwise.ui.frozen import page_of
+from shardwise.units import show_gib
 from tests.golden.terminal import run
 
 PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 -o"
 MOST_BYTES = 1_000_000
+BARS = ["Time by group", "Memory of a chip"]
 STEP = dict.fromkeys(StepRecord.__slots__, 0.1) | {"steps": 3, "bad": False, "memory_bytes": 9}
 
 
@@ -54,8 +57,27 @@ def test_a_comparison_and_a_run() -> None:
     Path("compare.json").write_text(said.out)
     assert said.code == 0, said.err
     _, data = frozen("compare.json")
-    assert data["comparison"]["rows"]
+    assert [chart["title"] for chart in data["comparison"]["bars"]] == BARS
     assert data["frame"] is None
+
+
+def test_a_comparison_of_two_plans_names_both_and_has_their_memory() -> None:
+    Path("other").mkdir()
+    assert run(*PLAN.split(), "other/plan.json", "--fix", "remat=full").code == 0
+    said = run("compare", "plan.json", "other/plan.json", "--json")
+    Path("compare.json").write_text(said.out)
+    _, data = frozen("compare.json")
+    view = data["comparison"]
+    paths = ("plan.json", "other/plan.json")
+    plans = [sw.load(path) for path in paths]
+    assert view["names"] == [f"A: plan.json: {plans[0]}", f"B: other/plan.json: {plans[1]}"]
+    assert [chart["title"] for chart in view["bars"]] == BARS
+    totals = view["bars"][1]["rows"][-1]
+    assert totals["values"] == [plan.memory.total for plan in plans]
+    assert totals["texts"] == [show_gib(plan.memory.total) for plan in plans]
+    shown = [row for table in view["tables"] for row in table["rows"]]
+    assert ["remat", *(plan.strategy.remat for plan in plans)] in shown
+    assert "memory" in [row[0] for row in shown]
 
 
 def test_what_text_says_cannot_end_the_data() -> None:

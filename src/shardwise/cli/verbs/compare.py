@@ -42,12 +42,12 @@ def run(
     bounds = inputs.optional(parse_bounds, most) or {}
     inputs.optional(parse_output_file, calibrated)
     inputs.done()
-    things = [read_input(path) for path in (first, *others)]
-    result = compare(*things)
+    result = compare(first, *others)
     excess = exceeded(result, bounds)
     notes = []
     if calibrated and isinstance(result, StepComparison):
-        chip = calibrate(_training_plan(things), result, calibrated, f"{date.today():%Y-%m}")
+        plan = _training_plan(map(read_input, (first, *others)))
+        chip = calibrate(plan, result, calibrated, f"{date.today():%Y-%m}")
         notes = list(report.calibrated_blocks(chip, calibrated))
     elif calibrated:
         raise BadInput("--calibrate needs a training plan and its run or trace, not two of a kind.")
