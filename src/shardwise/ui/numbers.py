@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise import units
+from shardwise.arrays import Num
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
+from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.training.operations import busiest_stage
 from shardwise.units import show_bytes, show_count, show_gib, show_seconds
 
@@ -309,16 +311,7 @@ def _serving(plan: ServingPlan) -> Iterator[Number]:
             "formulas.cost.usd_per_million_tokens",
             primary=True,
         )
-    yield _number(
-        "max_batch",
-        "sequences that fit",
-        f"{decode.max_batch:,}",
-        "(N · HBM − weights − activations − room of the software) / KV bytes of a sequence",
-        f"KV of a sequence at its full length {show_bytes(decode.kv_bytes_per_sequence)} "
-        f"({show_bytes(decode.kv_bytes_per_token)} a token), on the fullest chip",
-        7,
-        "formulas.inference.max_batch",
-    )
+    yield _max_batch(plan)
     experts = ""
     if plan.model.n_experts:
         experts = f"E / k = {plan.model.n_experts:,} / {plan.model.experts_per_token:,}; "
@@ -331,3 +324,33 @@ def _serving(plan: ServingPlan) -> Iterator[Number]:
         7,
         "formulas.roofline.critical_batch",
     )
+
+
+def _max_batch(plan: ServingPlan) -> Number:
+    """Sequences that fit, from bytes in full: rounded, they would not give the number shown."""
+    server = rebuild(plan)[1].server
+    empty, single = server.memory(0), server.memory(1)
+    room = empty.capacity - empty.margin - empty.weights - empty.other
+    logits = single.other - empty.other
+    decode, unit = plan.estimate.decode, server.batch_unit
+    shards = decode.kv_bytes_per_sequence / float(single.kv_cache)
+    share = f", 1/{shards:.0f} of it on a chip" if shards.is_integer() else ""
+    whole = f"a multiple of {unit:,}" if unit > 1 else "a whole number"
+    return _number(
+        "max_batch",
+        "sequences that fit",
+        f"{decode.max_batch:,}",
+        "(HBM − kept free − weights − activations, software) / (KV cache + logits of a sequence)",
+        f"({_exact(empty.capacity)} − {_exact(empty.margin)} − {_exact(empty.weights)} − "
+        f"{_exact(empty.other)}) / ({_exact(single.kv_cache)} + {_exact(logits)}) = "
+        f"{room / (single.kv_cache + logits):,.2f}, rounded down to {whole}: {decode.max_batch:,} "
+        f"sequences of {plan.workload.context:,} tokens in an engine; bytes of its fullest chip. "
+        f"All of a sequence's KV cache: {_exact(decode.kv_bytes_per_sequence)} bytes{share}",
+        7,
+        "estimate.serving.memory.max_batch",
+    )
+
+
+def _exact(n_bytes: Num) -> str:
+    """Bytes with every digit, to a thousandth."""
+    return f"{float(n_bytes):,.3f}".removesuffix(".000")

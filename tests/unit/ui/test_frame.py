@@ -70,6 +70,30 @@ def test_every_number_opens_with_formula_and_code(question: Question) -> None:
         assert re.match(r"\s*(def|class|@)", text), number["source"]
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("model", "hardware"),
+    [
+        ("llama3-70b", "h100:8"),  # grouped queries
+        ("deepseek-v3", "h200:16"),  # latent attention
+        ("deepseek-v2-lite", "h100:2"),
+        ("llama3-70b", "v5p:2x2x2"),
+    ],
+)
+def test_sequences_that_fit_follow_from_the_numbers_shown(
+    model: str, hardware: str, dtype: str
+) -> None:
+    question = Question(model=model, hardware=hardware, kind="serve", dtype=dtype)
+    number = {n["name"]: n for n in frame(question, NOTHING_LOCAL)["numbers"]}["max_batch"]
+    told = re.match(r"([^=]+) = ([\d.,]+), rounded down to a (.*?): ([\d,]+) ", number["filled"])
+    expression, quotient, multiple, result = (text.replace(",", "") for text in told.groups())
+    assert re.fullmatch(r"[\d. ()/+−]+", expression)
+    value = eval(expression.replace("−", "-"))
+    unit = int(multiple.removeprefix("multiple of ").replace("whole number", "1"))
+    assert f"{value:.2f}" == quotient
+    assert int(value) // unit * unit == int(result) == int(number["value"].replace(",", "")) > 0
+
+
 @pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_operations_lie_under_the_roof(question: Question) -> None:
     roofline = frame(question, NOTHING_LOCAL)["roofline"]
