@@ -109,6 +109,8 @@ function Slider({ slider, value, points, frozen, onSlide, set }) {
   </div>`;
 }
 
+const LEAST_RANGE = Math.log(2);  // of a curve's height, so that a difference of some % looks small
+
 /** Chip time per token along a slider: lower is better; a cross where there is no plan. */
 function Curve({ slider, points, at, frozen, id }) {
   const width = 260, height = 40, edge = 8;
@@ -117,7 +119,7 @@ function Curve({ slider, points, at, frozen, id }) {
   }
   const logs = points.map((p) => (p.value ? Math.log(p.value) : null));
   const there = logs.filter((v) => v !== null);
-  const low = Math.min(...there), span = Math.max(...there) - low || 1;
+  const low = Math.min(...there), span = Math.max(Math.max(...there) - low, LEAST_RANGE);
   const x = (i) => edge + (i * (width - 2 * edge)) / (points.length - 1);
   const y = (v) => height - 7 - ((v - low) / span) * (height - 14);
   const line = logs.map((v, i) => (v === null ? null : `${x(i)},${y(v)}`)).filter(Boolean);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 
 from tests.browser import Page
@@ -16,6 +19,10 @@ TWINS = "[...document.querySelectorAll('figure')].map(f => [f.querySelector('h3'
 TWINS += (
     " f.querySelectorAll(f.querySelector('svg') ? 'details.twin tbody tr' : 'tbody tr').length])"
 )
+CURVES = """[...document.querySelectorAll('#inputs .curve')].map(curve =>
+  [...curve.querySelectorAll('circle')].map(e => [e.cy.baseVal.value, e.textContent]))"""
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+CURVE_HEIGHT = 26  # from the lowest to the highest point
 CONTROLS = "[...document.querySelectorAll('button, input, summary, [tabindex]')].filter(e =>"
 CONTROLS += " e.checkVisibility())"
 WIDTHS = "[document.documentElement.scrollWidth, innerWidth]"
@@ -35,6 +42,22 @@ def test_every_number_opens_its_derivation(page: Page, address: str, question: s
         assert section.startswith("§"), name
         assert code.startswith("shardwise/"), name
         assert code.rpartition(":")[2].isdigit(), name
+
+
+def test_the_height_of_a_curve_is_a_factor_of_two_or_more(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    ratios = []
+    for points in page.run(CURVES):
+        texts = " ".join(text for _, text in points)
+        times = re.findall(r": ([\d.]+) (\w+) of a chip per token", texts)
+        values = [float(number) * UNITS[unit] for number, unit in times]
+        assert len(values) == len(points)
+        ratios.append(max(values) / min(values))
+        height = max(y for y, _ in points) - min(y for y, _ in points)
+        expected = math.log(ratios[-1]) / max(math.log(ratios[-1]), math.log(2))
+        assert height / CURVE_HEIGHT == pytest.approx(expected, abs=0.02)  # of three digits
+    assert any(1 < ratio < 1.1 for ratio in ratios)  # nearly flat
+    assert max(ratios) > 2
 
 
 def test_a_fact_of_the_answer_opens_its_derivation(page: Page, address: str) -> None:
@@ -106,5 +129,7 @@ def test_a_phone_has_the_inputs(page: Page, address: str) -> None:
     box = page.run("document.querySelector('#inputs').getBoundingClientRect().toJSON()")
     assert box["width"] > 300
     assert box["height"] > 500
+    above = page.run("document.querySelector('nav').getBoundingClientRect().bottom")
+    assert 0 <= box["top"] - above < 20  # right after the answer, before mesh and charts
     narrow = "[...document.querySelectorAll('#inputs input')].filter(e => e.clientWidth < 150)"
     assert page.run(f"{narrow}.map(e => e.outerHTML)") == []
