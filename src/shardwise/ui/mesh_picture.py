@@ -18,6 +18,7 @@ _RING = re.compile(
 )
 _TIER = re.compile(r"(?P<size>\d+) (?:in the|across) (?P<tier>node|nodes|slices)\b")
 _AXIS_OF_TIER = {"node": 0, "nodes": 1, "slices": 2}
+EMBEDDING = "embedding"
 _WEIGHT = re.compile(r" \. (?P<name>\w+)\[(?P<dims>[^\]]*)\]")
 
 
@@ -107,7 +108,8 @@ def roles(links: Mapping[str, str], sizes: Mapping[str, int], last: int) -> list
 def arrays(plan: AnyPlan) -> list[dict[str, Any]]:
     """The weights of the plan's matmuls: each dim with its size and the mesh axes that shard it.
 
-    A weight is stored by the rules of the strategy; its letters come from the operations.
+    A weight is stored by the rules of the strategy; its letters come from the operations. An
+    engine looks its embedding up, which is no operation.
     """
     rules = plan.strategy.rules if isinstance(plan, Plan) else _engine_rules(plan)
     model = plan.model
@@ -127,6 +129,8 @@ def arrays(plan: AnyPlan) -> list[dict[str, Any]]:
                 dim["size"] = None if dim["letter"] == "F" else dim["size"]
         # Layers with experts and without have weights of the same names.
         weights.setdefault(f"{match['name']} {letters}", {"name": match["name"], "dims": dims})
+    if not any(weight["name"] == EMBEDDING for weight in weights.values()):
+        weights[EMBEDDING] = {"name": EMBEDDING, "dims": _dims("V,D", rules, sizes)}
     return [*weights.values()]
 
 

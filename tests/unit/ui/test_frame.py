@@ -148,6 +148,25 @@ def test_an_engine_computes_as_the_command_line_plans_it() -> None:
     assert shown["summary"]["total"] == plan.step.expected
 
 
+@pytest.mark.parametrize("model", ["llama3-8b", "llama3.2-1b", "deepseek-v2-lite"])
+@pytest.mark.parametrize("kind", ["train", "serve"])
+def test_chips_hold_the_embedding_once(model: str, kind: str) -> None:
+    settings = {"kind": kind, "batch": 64 if kind == "train" else None}
+    shown = frame(Question(model=model, hardware="h100:8", **settings), LocalNames())
+    weights = [array for array in shown["mesh"]["arrays"] if array["name"] == "embedding"]
+    config = sw.model(model)
+    assert [[(d["letter"], d["size"]) for d in array["dims"]] for array in weights] == [
+        [("V", config.vocab), ("D", config.d_model)]
+    ]
+
+
+def test_a_served_embedding_is_sharded_as_its_memory_is_counted() -> None:
+    strategy = {"tensor": 4, "pipe": 1, "expert": 1}
+    question = Question(model="llama3-8b", hardware="h100:4", kind="serve", strategy=strategy)
+    arrays = {a["name"]: a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]}
+    assert [dim["axes"] for dim in arrays["embedding"]] == [["tensor"], []]
+
+
 def test_chips_hold_a_part_of_the_experts() -> None:
     experts = {"expert": 4, "tensor": 2}
     question = Question(
