@@ -15,7 +15,7 @@ from shardwise.search.training.forms import words
 from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.layout import data_shards
 from shardwise.strategy.mesh import ROLES
-from shardwise.ui.answer import answer
+from shardwise.ui.answer import answer, deployment
 from shardwise.ui.question import Inputs, LocalNames, Question, read
 from shardwise.vocabulary import REMAT_POLICIES
 from shardwise.workload import Serve, Train
@@ -76,11 +76,11 @@ def curve(
         if not is_wanted():
             break
         try:
-            plan = answer(read(_changed(question, slider.group, change), local))
+            numbers = _numbers(read(_changed(question, slider.group, change), local))
         except ShardwiseError as error:
             points.append({"stop": stop, "problem": error.problems[0]})
             continue
-        points.append({"stop": stop, **_numbers(plan)})
+        points.append({"stop": stop, **numbers})
     return points
 
 
@@ -93,18 +93,23 @@ def _changed(question: Question, group: str, change: dict[str, Any]) -> Question
     return msgspec.structs.replace(question, **change)
 
 
-def _numbers(plan: AnyPlan) -> dict[str, Any]:
+def _numbers(inputs: Inputs) -> dict[str, Any]:
     """A point of a curve: `value` is the chip seconds of a token, which the search makes small."""
-    rate = plan.estimate.tokens_per_s_per_chip
-    point = {"value": 1 / rate, "fits": plan.memory.left >= 0}
+    if isinstance(inputs.job, Serve):
+        chosen = deployment(inputs)
+        rate = chosen.tokens_per_s / chosen.chips
+        return {
+            "value": 1 / rate,
+            "fits": bool(chosen.server.memory(chosen.batch).left >= 0),
+            "seconds": chosen.tpot_s,
+            "tokens_per_s_per_chip": rate,
+            "batch": chosen.batch,
+        }
+    plan = answer(inputs)
+    point = {"value": 1 / plan.estimate.tokens_per_s_per_chip, "fits": plan.memory.left >= 0}
     if isinstance(plan, Plan):
-        return point | {"seconds": plan.step.expected, "mfu": plan.estimate.mfu}
-    served = plan.estimate
-    return point | {
-        "seconds": served.tpot_s,
-        "tokens_per_s_per_chip": rate,
-        "batch": served.decode.batch,
-    }
+        point |= {"seconds": plan.step.expected, "mfu": plan.estimate.mfu}
+    return point
 
 
 def _of_work(question: Question, inputs: Inputs, plan: AnyPlan) -> Iterator[Slider]:

@@ -59,6 +59,32 @@ def test_a_curve_has_a_point_for_each_stop_and_passes_through_the_answer(
             assert point.get("problem") or point["value"] > 0
 
 
+def test_a_curve_of_serving_has_the_numbers_of_its_plans() -> None:
+    """Its points are searched without the rest of a plan."""
+    question = settled(SERVING)
+    inputs = read(question, NOTHING_LOCAL)
+    expected: list[object] = []
+    points: list[object] = []
+    for slider in sliders(question, inputs, answer(inputs)):
+        points += [
+            [point.get(key) for key in ("problem", "value", "seconds", "batch", "fits")]
+            for point in curve(question, slider, NOTHING_LOCAL)
+        ]
+        for change in slider.changes:
+            group = {**(getattr(question, slider.group) or {}), **change} if slider.group else {}
+            changes = {slider.group: group} if slider.group else change
+            try:
+                plan = answer(read(msgspec.structs.replace(question, **changes), NOTHING_LOCAL))
+            except ShardwiseError as error:
+                expected.append([error.problems[0], None, None, None, None])
+                continue
+            estimate = plan.estimate
+            value, fits = 1 / estimate.tokens_per_s_per_chip, plan.memory.left >= 0
+            expected.append([None, value, estimate.tpot_s, estimate.decode.batch, fits])
+    assert points == expected
+    assert len(points) > 40
+
+
 @pytest.mark.parametrize("question", [TRAINING, SERVING], ids=str)
 def test_more_of_the_machine_never_costs_more(question: Question) -> None:
     question = settled(question)

@@ -102,6 +102,27 @@ def search(
     return plans
 
 
+def best_deployment(
+    model: ModelConfig,
+    machine_or_chip: System | Chip,
+    job: Serve,
+    fixed: Choices | None = None,
+    *,
+    peak: bool = False,
+    disaggregate: bool | None = None,
+) -> Candidate:
+    """The deployment that `plan` chooses, without its reasons and alternatives.
+
+    A curve along a slider has dozens, of which it shows a few numbers each. Arguments and errors
+    are those of `plan`.
+    """
+    request = search_request(
+        model, machine_or_chip, job, fixed, peak=peak, disaggregate=disaggregate
+    )
+    _, ranking, _ = searched(request, rank.SHOWN, None, largest=False)
+    return ranking.candidates[0]
+
+
 def _as_jobs(job: Serve | Sequence[Serve]) -> tuple[Serve, ...]:
     return (job,) if isinstance(job, Serve) else tuple(job)
 
