@@ -77,7 +77,7 @@ def physical_mesh(system: System) -> dict[str, int]:
     """
     topology = system.topology
     if isinstance(topology, Switched):
-        node_gpus = min(topology.domain, topology.n_gpus)
+        node_gpus = topology.gpus_per_node
         sizes = [node_gpus, topology.n_gpus // node_gpus]
     else:
         sizes = [*topology.shape, system.n_slices]

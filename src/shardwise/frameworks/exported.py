@@ -219,7 +219,7 @@ def _is_latent(model: ModelConfig) -> bool:
 def nodes_of(system: System) -> Nodes:
     """The nodes of a machine: NVLink domains of at most 8 GPUs, or hosts of TPU slices."""
     if isinstance(system.topology, Switched):
-        chips = min(system.topology.domain, system.n_chips)
+        chips = system.topology.gpus_per_node
         return Nodes(count=-(-system.n_chips // chips), chips=chips)
     hosts = system.n_hosts or 1
     return Nodes(

@@ -47,6 +47,11 @@ class Switched:
         return self.n_gpus
 
     @property
+    def gpus_per_node(self) -> int:
+        """GPUs of one domain that are used: all, unless there are fewer in total."""
+        return min(self.domain, self.n_gpus)
+
+    @property
     def n_nodes(self) -> int:
         """Number of domains; one that is only partly used counts as one."""
         return -(-self.n_gpus // self.domain)

@@ -33,7 +33,7 @@ def planned_hardware(system: System) -> PlannedHardware:
     topology = system.topology
     gpus_per_node = None
     if not isinstance(topology, Torus):
-        gpus_per_node = min(topology.domain, topology.n_gpus)
+        gpus_per_node = topology.gpus_per_node
     return PlannedHardware(
         name=system.name,
         chip=system.chip.name,
@@ -50,7 +50,7 @@ def topology_text(system: System) -> str:
     """Describe a topology: `torus 16x20x28, all axes wrap` or `2,048 nodes of 8`."""
     topology = system.topology
     if not isinstance(topology, Torus):
-        text = f"{topology.n_nodes:,} nodes of {min(topology.domain, topology.n_gpus)}"
+        text = f"{topology.n_nodes:,} nodes of {topology.gpus_per_node}"
         node = system.chip.node
         if node and topology.n_nodes > 1 and topology.domain < node.n_gpus:
             text += f" of {node.n_gpus}"

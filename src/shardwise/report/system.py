@@ -57,11 +57,7 @@ def _farthest_hops(torus: Torus) -> list[int]:
 
 
 def _nodes(switched: Switched) -> dict[str, Any]:
-    return {"n_nodes": switched.n_nodes, "gpus_per_node": _gpus_per_node(switched)}
-
-
-def _gpus_per_node(switched: Switched) -> int:
-    return min(switched.domain, switched.n_gpus)
+    return {"n_nodes": switched.n_nodes, "gpus_per_node": switched.gpus_per_node}
 
 
 def _tree(system: System) -> FatTree | None:
@@ -111,7 +107,7 @@ def _topology(system: System) -> Iterator[tuple[str, str]]:
     partly = ""
     if chip.node and topology.n_nodes > 1 and topology.domain < chip.node.n_gpus:
         partly = f", of the {chip.node.n_gpus} of each rack"
-    yield "nodes", f"{topology.n_nodes:,} of {_gpus_per_node(topology)}{partly}"
+    yield "nodes", f"{topology.n_nodes:,} of {topology.gpus_per_node}{partly}"
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
         rate = show_value(chip.node.bytes_per_s_per_gpu_one_way, "B/s")
         yield "in a node", f"{rate} a GPU, one way"

@@ -317,7 +317,7 @@ def _on_switches(
     network_latency_s = 0.0
     if chip.scale_out:
         network_latency_s = chip.scale_out.latency_s or 0.0
-    free_gpus = min(machine.domain, machine.n_gpus)  # of one domain, for the axes still to place
+    free_gpus = machine.gpus_per_node  # of one domain, for the axes still to place
     reduces = system.in_network_reduction
     spans = []
     for name in names:

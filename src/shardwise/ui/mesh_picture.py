@@ -73,7 +73,7 @@ def _shape(machine: System) -> tuple[list[int], list[bool], list[str]]:
         wrapped = [*topology.wrapped]
         letters = [*"xyzw"[: len(shape)]]
     else:
-        domain = min(topology.domain, topology.n_gpus)
+        domain = topology.gpus_per_node
         shape, wrapped = [domain, topology.n_gpus // domain], [False, False]
         letters = ["GPU of the node", "node"]
     if machine.n_slices > 1:

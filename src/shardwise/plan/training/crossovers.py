@@ -218,7 +218,7 @@ def _expert(case: Case) -> Iterator[Crossover]:
         threshold = experts.expert_width_on_ring(alpha(chip, "ici", dtype), degree)
         formula = "F > alpha Z / 4, book §3"
     else:
-        domain = min(topology.domain, topology.n_gpus)
+        domain = topology.gpus_per_node
         degree = planned if planned > 1 else min(ffn.n_experts, domain)
         network = "node"
         crossed_domain = 0

@@ -72,7 +72,7 @@ def _node(case: Case) -> Iterator[Decision]:
         if case.system.n_slices > 1:
             yield _capacity(case, "slice", topology.n_chips, of_several=True)
     elif topology.n_nodes > 1:
-        n_gpus = min(topology.domain, topology.n_gpus)
+        n_gpus = topology.gpus_per_node
         yield _capacity(case, "node", n_gpus, of_several=True)
 
 
@@ -97,7 +97,7 @@ def _tensor(case: Case, thresholds: dict[str, Crossover]) -> Decision:
     topology = case.system.topology
     node = None
     if not isinstance(topology, Torus):
-        node = min(topology.domain, topology.n_gpus)
+        node = topology.gpus_per_node
     mixed = thresholds.get("mixed")
     if thresholds["data"].met:
         mixed = None

@@ -183,7 +183,7 @@ def engines_per_machine(system: System, n_chips: int) -> int:
         if system.n_chips % n_chips:
             return 0
         return system.n_chips // n_chips
-    node_gpus = min(topology.domain, topology.n_gpus)
+    node_gpus = topology.gpus_per_node
     if n_chips <= node_gpus:
         return topology.n_gpus // node_gpus * (node_gpus // n_chips)
     if n_chips % node_gpus:
@@ -231,7 +231,7 @@ def _is_common(system: System, n_chips: int, sizes: Mapping[str, int]) -> bool:
         return True
     if sizes["fsdp"] * sizes["context"] > 1:
         return False
-    node_gpus = min(topology.domain, topology.n_gpus)
+    node_gpus = topology.gpus_per_node
     if sizes["pipe"] > 1 and not has_only_pcie(system.chip):
         stage_gpus = n_chips // sizes["pipe"]
         if stage_gpus % topology.domain:
