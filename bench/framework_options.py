@@ -163,7 +163,8 @@ def deepspeed(root: Path) -> Options:
             f"activation_checkpointing.{name}": "bool"
             for name in re.findall(r"^ACT_CHKPT_[A-Z_]+ = '(\w+)'", checkpointing, re.M)
         },
-        "bf16.enabled": "bool",
+        **fields(runtime / "precision_config.py", "DeepSpeedFP16Config", prefix="fp16."),
+        **fields(runtime / "precision_config.py", "DeepSpeedBF16Config", prefix="bf16."),
         "pipeline.stages": "int | str",
         "optimizer.type": "str",
     }

@@ -195,6 +195,8 @@ class Values:
         value = self.get(*names)
         if value is None or value == "auto":
             return None
+        if isinstance(value, str) and value.isdecimal():  # manifests quote the arguments
+            return int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise BadFile(f"{self._framework}: {names[0]} is {value!r}; it must be a number.")
         return value

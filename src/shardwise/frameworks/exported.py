@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shardwise.errors import BadInput
+from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks.launch import Launch
 from shardwise.hardware import Switched, System
 from shardwise.models import ModelConfig
@@ -227,6 +228,21 @@ def nodes_of(system: System) -> Nodes:
         chips=max(1, system.n_chips // hosts),
         slices=system.n_chips // system.chips_per_slice,
     )
+
+
+def number(settings: Settings, key: str, default: Any, framework: str) -> Any:
+    """The number at a key of a file, or the default.
+
+    Raises:
+        BadFile: it is no finite number.
+    """
+    value = settings.get(key)
+    if value is None:
+        return default
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise BadFile(f"{framework}: {key} is {value!r}; it must be a number.")
+    return value
 
 
 def setting(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:

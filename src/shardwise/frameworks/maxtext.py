@@ -7,10 +7,12 @@ fraction. https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from shardwise.errors import BadFile
+from shardwise.frameworks import exported
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
@@ -114,6 +116,16 @@ def _check(run: TrainingRun) -> None:
             "its pipeline is one scan, GPipe, or circular with chunks",
             "--fix schedule=gpipe --any-layout",
         )
+    n_layers, chunks = run.model.groups[-1].count, layout.mesh.pipe * layout.virtual
+    if len(run.model.groups) == 1 or not run.is_moe:
+        n_layers = run.plan.model.n_layers
+    if layout.is_pipelined and n_layers % chunks:
+        raise refuse(
+            "maxtext",
+            f"pipe {layout.mesh.pipe} x {layout.virtual} chunks for {n_layers} layers",
+            "the stages of its pipeline have equal numbers of layers",
+            f"--fix pipe=P with a P that divides {n_layers}",
+        )
     if layout.expert_tensor == 1 and layout.mesh.tensor > 1:
         raise refuse(
             "maxtext",
@@ -151,18 +163,19 @@ def read(settings: Settings) -> TrainingLaunch:
     sizes, fill = _sizes(settings)
     n_chips = None if fill else math.prod(sizes.values())
     pipe = sizes.get("pipe", 1)
-    repeats = settings.get("num_pipeline_repeats", 1)
+    number = functools.partial(exported.number, settings, framework="maxtext")
+    repeats = number("num_pipeline_repeats", 1)
     interleaved = pipe > 1 and isinstance(repeats, int) and repeats > 1
-    accumulated = settings.get("gradient_accumulation_steps", 1)
-    microbatches = settings.get("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
-    per_chip = settings.get("per_device_batch_size", 12.0) * accumulated
+    accumulated = number("gradient_accumulation_steps", 1)
+    microbatches = number("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
+    per_chip = number("per_device_batch_size", 12.0) * accumulated
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
         n_chips=n_chips,
         batch=round(per_chip * n_chips) if n_chips else None,
         batch_per_chip=per_chip,
-        seq=settings.get("max_target_length", 2048),
+        seq=number("max_target_length", 2048),
         n_microbatches=microbatches if microbatches > 0 else None,
         zero=_zero(settings, sizes, fill),
         schedule="interleaved" if interleaved else "gpipe",

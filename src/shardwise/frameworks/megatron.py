@@ -17,6 +17,7 @@ from shardwise.models.numerics import Routing
 _FLAGS = {
     "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
     "num_layers_per_virtual_pipeline_stage": "--num-layers-per-virtual-pipeline-stage",
+    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
 }
 _FIELDS = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",

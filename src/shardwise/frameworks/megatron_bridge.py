@@ -36,6 +36,7 @@ _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_
 def write(run: TrainingRun) -> Written:
     """The file of a plan."""
     values, notes = megatron_layout.write(run, "megatron-bridge")
+    values.setdefault("use_distributed_optimizer", False)  # recipes have it
     paths = {f"{_SECTIONS.get(key, 'model')}.{key}": value for key, value in values.items()}
     paths["dataset.sequence_length"] = run.job.seq
     paths["mixed_precision"] = _MIXED_PRECISION.get(run.job.compute, "bf16_mixed")
@@ -60,6 +61,7 @@ def read(settings: Settings) -> TrainingLaunch:
     values = {path.rpartition(".")[2]: value for path, value in flat(settings).items()}
     values.setdefault("seq_length", values.get("sequence_length"))
     precision = str(setting(settings, "mixed_precision", ""))
+    values.setdefault("use_distributed_optimizer", True)  # so in all recipes
     return megatron_layout.read(
         values,
         "megatron-bridge",

@@ -45,8 +45,7 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
         "global_batch_size": run.job.batch,
         "seq_length": run.job.seq,
     }
-    if layout.virtual > 1:
-        values["virtual_pipeline_model_parallel_size"] = layout.virtual
+    values |= _stages(run, framework)
     if mesh.context > 1:
         values["cp_comm_type"] = CP_COMM[layout.context_kind]
     if run.is_moe:
@@ -58,6 +57,25 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
     values |= _sharding(run)
     recompute, notes = _recompute(run)
     return values | recompute, [*notes, *unsaid(run)]
+
+
+def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
+    """Layers of the stages: equal, or the last stage has fewer where it is not interleaved."""
+    layout = run.layout
+    n_layers, pipe = run.plan.model.n_layers, layout.mesh.pipe
+    values = {"virtual_pipeline_model_parallel_size": layout.virtual} if layout.virtual > 1 else {}
+    n_chunks = pipe * layout.virtual
+    if n_layers % n_chunks == 0:
+        return values
+    last = n_layers - (pipe - 1) * -(-n_layers // pipe)
+    if layout.virtual == 1 and last > 0:
+        return {"num_layers_in_last_pipeline_stage": last}
+    raise refuse(
+        framework,
+        f"pipe {pipe} with {layout.virtual} chunks of {n_layers} layers",
+        "its stages have equal numbers of layers, of which one stage may have fewer without chunks",
+        f"--fix schedule=1f1b, or pipe=P with a P that divides {n_layers}",
+    )
 
 
 def unsaid(run: TrainingRun) -> list[str]:

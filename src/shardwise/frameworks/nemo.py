@@ -40,6 +40,7 @@ _RECIPES = {
 def write(run: TrainingRun) -> Written:
     """The command of a plan."""
     values, notes = megatron_layout.write(run, "nemo")
+    values.setdefault("use_distributed_optimizer", False)  # recipes have it
     recipe = _RECIPES.get(run.plan.model.name)
     if recipe is None:
         recipe = "RECIPE"
@@ -75,6 +76,7 @@ def read(settings: Settings) -> TrainingLaunch:
     if isinstance(values.get("num_nodes"), int) and isinstance(values.get("devices"), int):
         n_chips = values["num_nodes"] * values["devices"]
     models = {recipe: name for name, recipe in _RECIPES.items()}
+    values.setdefault("use_distributed_optimizer", True)  # so in all recipes
     return megatron_layout.read(
         values,
         "nemo",

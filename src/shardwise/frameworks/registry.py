@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,11 +75,13 @@ class ReadFile:
 
     Args:
         misspelled: options that the framework does not have, each with one that it has.
+        elsewhere: variables and files that a script names, and whose options are not in it.
     """
 
     framework: Framework
     launch: Launch
     misspelled: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 def names(work: Work | None = None) -> tuple[str, ...]:
@@ -185,7 +187,16 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
         framework=framework,
         launch=launch,
         misspelled=tuple(misspelled(settings, framework.name)),
+        elsewhere=tuple(_elsewhere(settings)),
     )
+
+
+def _elsewhere(settings: Settings) -> Iterator[str]:
+    """Words of a script that stand for options which are kept elsewhere."""
+    for word in settings.get(PROGRAM) or []:
+        is_file = word.endswith((".yml", ".yaml", ".toml")) and not word.endswith("base.yml")
+        if is_file or shell_script.OPTIONS_ELSEWHERE.fullmatch(word):
+            yield word
 
 
 def _known_to(settings: Settings) -> list[str]:

@@ -141,7 +141,7 @@ def knows(settings: Settings) -> int:
         "max_running_requests", "chunked_prefill_size", "mem_fraction_static", "dp_size",
         "enable_dp_attention", "tp",
     )  # fmt: skip
-    words = settings.get("$") or []
+    words = [settings.get("-m"), *(settings.get("$") or [])]
     return Values(settings, "sglang").count(names) + 5 * ("sglang.launch_server" in words)
 
 

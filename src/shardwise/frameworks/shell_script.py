@@ -12,7 +12,10 @@ from shardwise.errors import BadFile
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
 _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
+# A variable that holds further options, and that the script does not set: `${EXTRA_ARGS}`.
+OPTIONS_ELSEWHERE = re.compile(r"\$\{?\w*(ARG|OPT|FLAG|CONF)\w*\}?")
 
+_TAKE_A_COMMAND = ("-c", "--command", "--cmd")  # flags of bash, xpk and others
 _END_OF_LINE = "\x00"  # a word for the end of a line, which ends the values of a flag
 
 
@@ -50,8 +53,8 @@ def read(text: str, name: str) -> dict[str, Any]:
     """The flags of all commands of a script: `{"--tp": 8, "--bf16": True}`.
 
     Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
-    name. Variables are those that the script sets itself (`TP=8`); a value that is made of others
-    stays as it is.
+    name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`); one
+    that is set elsewhere stays as it is.
 
     Raises:
         BadFile: the quotes of the script do not match.
@@ -70,8 +73,11 @@ def read(text: str, name: str) -> dict[str, Any]:
             values[setting] = number_or_text(value)
         elif not flag or _PROGRAM_OR_SUBCOMMAND.fullmatch(word):
             values[PROGRAM].append(word)
+        elif values[flag] is not True and OPTIONS_ELSEWHERE.fullmatch(word):
+            values[PROGRAM].append(word)
         elif values[flag] is True:
             values[flag] = number_or_text(word)
+            flag = "" if flag == "-m" else flag  # the module; words of its own follow
         elif isinstance(values[flag], list):
             values[flag].append(number_or_text(word))
         else:
@@ -82,20 +88,54 @@ def read(text: str, name: str) -> dict[str, Any]:
 def _words(text: str, name: str) -> list[str]:
     """The words of a script with its own variables put in, and `_END_OF_LINE` between lines.
 
-    Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets.
+    Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets. Commands and flags that
+    are quoted as one word (`--command "train.py --lr 1"`) are split.
     """
-    variables = dict(re.findall(r"^\s*(?:export\s+)?(\w+)=[\"']?([\w.-]*)[\"']?\s*$", text, re.M))
     joined = re.sub(r"\\\s*\n", " ", text)
     joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
-    joined = re.sub(r"\$\{?(\w+)\}?", lambda match: variables.get(match[1], match[0]), joined)
-    joined = re.sub(r"^\s*\w+=\(", " ", joined, flags=re.M)
+    joined = _expanded(joined, _variables(joined))
+    joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
     joined = re.sub(r"\)\s*$", " ", joined, flags=re.M)
     joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
+    words: list[str] = []
     try:
-        words = shlex.split(joined, comments=True)
+        for word in shlex.split(joined, comments=True):
+            command = re.fullmatch(r"(?:--command=|--cmd=|(?=--?\w\S*\s))(.+)", word, re.S)
+            is_command = command or (words and words[-1] in _TAKE_A_COMMAND and " " in word)
+            words += shlex.split(command[1] if command else word) if is_command else [word]
     except ValueError as error:
         raise BadFile(f"{name} is no script of a shell: {error}.") from None
-    return [word for word in words if "[@]" not in word]
+    return [word for word in words if "[@]" not in word and word not in ("$@", "$*")]
+
+
+_ASSIGNED = re.compile(
+    r"""^\s*(?:export\s+)?(\w+)=(?:"([^"]*)"|'([^']*)'|(\$\{[^{}]*\}|[^\s"'(]*))\s*(?:;|\#.*)?$""",
+    re.M,
+)
+_DEFAULT = re.compile(r"^\s*:\s*\"?\$\{(\w+):?=([^{}]*)\}", re.M)
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}|\$(\w+)")
+
+
+def _variables(text: str) -> dict[str, str]:
+    """The variables that a script sets: `TP=8`, `TP=${TP:-8}`, `: "${TP:=8}"`."""
+    values = {name: "".join(value) for name, *value in _ASSIGNED.findall(text)}
+    return dict(_DEFAULT.findall(text)) | values
+
+
+def _expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A text with the variables put in, or the values that it gives to those that are not set.
+
+    A value that names its own variable, as `TP=${TP:-8}`, has that of the environment, unset.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        if name in variables:
+            others = {key: value for key, value in variables.items() if key != name}
+            return _expanded(variables[name], others)
+        return match[0] if match[2] is None else match[2].strip("\"'")
+
+    return _VARIABLE.sub(value_of, text)
 
 
 def number_or_text(word: str) -> int | float | str | bool:

@@ -27,7 +27,8 @@ def misspelled(settings: Settings, framework: str) -> list[str]:
     found = []
     for key in _keys(settings):
         plain = _plain(key)
-        if len(plain) < SHORTEST or plain.removeprefix("no_") in names or _is_inside(key, names):
+        is_option = plain in names or plain.removeprefix("no_") in names or _is_inside(key, names)
+        if len(plain) < SHORTEST or key.isupper() or is_option:  # variables of scripts are upper
             continue
         close = difflib.get_close_matches(plain, names, 1, CLOSE)
         if close:

@@ -62,7 +62,8 @@ def write(engine: Engine) -> Written:
 
 
 def read(settings: Settings) -> ServingLaunch:
-    """The engine of a file."""
+    """The engine of a file; some launchers keep fields of `LlmArgs` in `llm_api_args`."""
+    settings = settings | (settings.get("llm_api_args") or {})
     values = Values(settings, "tensorrt-llm")
     ranks = values.size("tensor_parallel_size", "tp_size")
     groups = ranks if values.get("enable_attention_dp") else 1
@@ -105,7 +106,8 @@ def knows(settings: Settings) -> int:
     names = (
         "tensor_parallel_size", "pipeline_parallel_size", "enable_attention_dp", "max_batch_size",
         "max_seq_len", "max_num_tokens", "kv_cache_config", "moe_expert_parallel_size",
-        "cuda_graph_config",
+        "cuda_graph_config", "tp_size", "pp_size", "ep_size", "backend", "llm_api_args",
+        "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else Values(settings, "tensorrt-llm").count(names)

@@ -7,11 +7,13 @@ nothing is sharded over tensor. https://github.com/pytorch/torchtitan
 
 from __future__ import annotations
 
+import functools
 import json
 from importlib import resources
 from typing import Any
 
 from shardwise.errors import BadFile
+from shardwise.frameworks import exported
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -165,8 +167,9 @@ def read(settings: Settings) -> TrainingLaunch:
     }
     if shard != -1:
         sizes[role] = sizes.get(role, 1) * _data_ranks(shard, expert)
-    local = values.get("training.local_batch_size")
-    batch = values.get("training.global_batch_size")
+    number = functools.partial(exported.number, values, framework="torchtitan")
+    local = number("training.local_batch_size", None)
+    batch = number("training.global_batch_size", None)
     if (batch is None or batch < 0) and local and shard != -1:
         batch = local * sizes["data"] * sizes.get("fsdp", 1) * expert
     ranks = tensor * sizes["context"] * pipe
@@ -176,13 +179,13 @@ def read(settings: Settings) -> TrainingLaunch:
         n_chips=torchrun_chips(settings),
         batch=batch if batch and batch > 0 else None,
         batch_per_chip=local / ranks if local else None,
-        seq=values.get("training.seq_len"),
-        micro_batch=values.get("parallelism.pipeline_parallel_microbatch_size", 1)
+        seq=number("training.seq_len", None),
+        micro_batch=number("parallelism.pipeline_parallel_microbatch_size", 1)
         if pipe > 1
         else local,
         zero=3 if zero3 else 2 if shard != 1 else 0,
         schedule=_schedule(values, pipe),
-        layers_per_chunk=values.get("parallelism.pipeline_parallel_layers_per_stage"),
+        layers_per_chunk=number("parallelism.pipeline_parallel_layers_per_stage", None),
         remat=_read_remat(settings, values),
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
@@ -232,7 +235,7 @@ def _values(settings: Settings) -> dict[str, Any]:
 def _configuration(name: Any) -> dict[str, Any]:
     """What one of torchtitan's own configurations sets: path -> value."""
     file = resources.files("shardwise.frameworks") / "torchtitan_configs.json"
-    fields: dict[str, Any] = json.loads(file.read_text("utf-8"))["configs"].get(name, {})
+    fields: dict[str, Any] = json.loads(file.read_text("utf-8"))["configs"].get(str(name), {})
     return fields
 
 

@@ -197,3 +197,19 @@ def test_notes_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "allows 256 sequences at a time; " in words
     assert "vLLM has no option tensor-parallel-sise; close: tensor-parallel-size." in words
     assert "llama3.1-8b is planned in its place" in words
+
+
+def test_layers_that_stages_do_not_divide_are_said_or_refused() -> None:
+    """DeepSeek-V3 has 61 layers, of which 58 have experts."""
+
+    def plan(**fixed: Any) -> sw.Plan:
+        mesh = sw.Mesh(fsdp=4, expert=8, pipe=8)
+        job = sw.Train(batch=1024, seq=4096)
+        return sw.evaluate(sw.model("deepseek-v3"), sw.hardware("h100:256"), job, mesh, fixed)
+
+    flags = settings("megatron", plan(schedule="1f1b"))
+    assert flags["--decoder-last-pipeline-num-layers"] == 61 - 7 * 8
+    with pytest.raises(BadInput, match="8 chunks of 61 layers"):
+        registry.export(plan(schedule="interleaved", virtual=8), "megatron")
+    with pytest.raises(BadInput, match="pipe 8 x 8 chunks for 58 layers"):
+        registry.export(plan(schedule="interleaved", virtual=8), "maxtext")

@@ -78,6 +78,8 @@ def run(
     inputs.done()
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
+    for word in content.elsewhere:
+        note(f"{path}: the options in {word} are elsewhere, and missing here.")
     for option in content.misspelled:
         note(f"{path}: {content.framework.title} has no option {option}.")
     if launch.model and config and launch.model != model:

@@ -1,0 +1,123 @@
+"""Scripts of a shell as people write them: variables with defaults, quoted commands, arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardwise.errors import BadFile
+from shardwise.frameworks import registry, shell_script
+
+SCRIPT = """\
+#!/bin/bash
+TP=${TP:-4}
+: "${PP:=2}"
+FOLDER="a b"
+N=${1:-"8"}
+SEQ=4096
+MORE="--seq-length $SEQ \\
+  --global-batch-size 128"
+TYPES=(
+  "--fp8-format hybrid"
+  --micro-batch-size ${MICRO}
+)
+TYPES+=(--sequence-parallel)
+torchrun --nproc_per_node $N pretrain_gpt.py --tensor-model-parallel-size $TP \\
+  --pipeline-model-parallel-size ${PP} $MORE ${TYPES[@]} ${EXTRA_ARGS} "$@"
+"""
+TITAN = """\
+CONFIG=${CONFIG:-"llama3_8b"}
+torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config ${CONFIG} "$@"
+"""
+
+
+def test_variables_have_the_values_that_the_script_gives_them() -> None:
+    flags = shell_script.read(SCRIPT, "train.sh")
+    assert flags["--tensor-model-parallel-size"] == 4
+    assert flags["--pipeline-model-parallel-size"] == 2
+    assert flags["--nproc_per_node"] == 8
+    assert (flags["--seq-length"], flags["--global-batch-size"]) == (4096, 128)
+    assert flags["--fp8-format"] == "hybrid"
+    assert flags["--sequence-parallel"] is True
+    assert flags["--micro-batch-size"] == "${MICRO}"  # set elsewhere
+
+
+def test_a_quoted_command_is_read() -> None:
+    for words in ("bash -c 'train.py --lr 2'", "xpk run --command 'train.py --lr 2'"):
+        assert shell_script.read(words, "a.sh")["--lr"] == 2
+    assert shell_script.read('xpk run --command="train.py --lr 2"', "a.sh")["--lr"] == 2
+
+
+def test_options_that_are_kept_elsewhere_are_named() -> None:
+    content = registry.read(SCRIPT.replace("${MICRO}", "1"), "train.sh")
+    assert content.elsewhere == ("${EXTRA_ARGS}",)
+    file = "python3 -m maxtext.train configs/llama2_7b.yml ici_fsdp_parallelism=8"
+    assert registry.read(file, "a.sh", "maxtext").elsewhere == ("configs/llama2_7b.yml",)
+
+
+def test_the_rest_of_a_command_line_is_no_value() -> None:
+    launch = registry.read(TITAN, "run.sh").launch
+    assert (launch.model, launch.n_chips) == ("llama3-8b", 8)
+
+
+def test_negated_flags_and_variables_are_not_misspelled() -> None:
+    text = f"SHARDING_STRATEGIES=1\n{SCRIPT.replace('${MICRO}', '1')} --no-rope-fusion"
+    assert registry.read(text, "train.sh").misspelled == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "message"),
+    [
+        ("per_device_batch_size: .nan\nici_fsdp_parallelism: -1\n", "a.yml", "must be a number"),
+        ("per_device_batch_size: 1e400\nici_fsdp_parallelism: -1\n", "a.yml", "must be a number"),
+        (
+            '[training]\nlocal_batch_size = "two"\n[parallelism]\ntensor_parallel_degree = 2\n',
+            "a.toml",
+            "local_batch_size is .two.; it must be a number",
+        ),
+    ],
+)
+def test_numbers_that_are_none_are_refused(text: str, file: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
+        registry.read(text, file)
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "sizes"),
+    [
+        ("tp-size: '8'\nmodel-path: x\ncontext-length: '8192'\n", "sglang", {"tensor": 8}),
+        (
+            "tp_size: 8\nep_size: 8\npp_size: 1\nbackend: pytorch\n"
+            "llm_api_args:\n  enable_attention_dp: true\n  max_batch_size: 32\n",
+            "tensorrt-llm",
+            {"expert": 8},
+        ),
+    ],
+)
+def test_files_of_launchers(text: str, framework: str, sizes: dict[str, int]) -> None:
+    content = registry.read(text, "serve.yaml")
+    assert content.framework.name == framework
+    launch: Any = content.launch
+    assert {role: size for role, size in launch.sizes.items() if size > 1} == sizes
+
+
+def test_a_server_of_sglang_is_recognized_by_its_module() -> None:
+    command = "python -m sglang.launch_server --model Qwen/Qwen3-32B --tp 8"
+    content = registry.read(command, "serve.sh")
+    assert content.framework.name == "sglang"
+    assert content.launch.model == "Qwen/Qwen3-32B"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tensor_model_parallel_size=2 trainer.devices=8 trainer.num_nodes=1", "nemo"),
+        ("model:\n  tensor_model_parallel_size: 2\ntrain:\n  micro_batch_size: 1\n", None),
+    ],
+)
+def test_recipes_shard_the_optimizer_unless_they_are_overridden(
+    text: str, name: str | None
+) -> None:
+    launch: Any = registry.read(text, "a.sh" if name else "a.yaml", name).launch
+    assert launch.zero == 1
