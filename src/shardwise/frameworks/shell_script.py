@@ -71,9 +71,7 @@ def read(text: str, name: str) -> dict[str, Any]:
         elif re.match(r"[A-Za-z_][\w.]*=", word) and (not flag or values[flag] is not True):
             setting, _, value = word.partition("=")
             values[setting] = number_or_text(value)
-        elif not flag or _PROGRAM_OR_SUBCOMMAND.fullmatch(word):
-            values[PROGRAM].append(word)
-        elif values[flag] is not True and OPTIONS_ELSEWHERE.fullmatch(word):
+        elif not flag or _ends_values(word, values[flag]):
             values[PROGRAM].append(word)
         elif values[flag] is True:
             values[flag] = number_or_text(word)
@@ -83,6 +81,14 @@ def read(text: str, name: str) -> dict[str, Any]:
         else:
             values[flag] = [values[flag], number_or_text(word)]
     return values
+
+
+def _ends_values(word: str, value: Any) -> bool:
+    """Whether a word after a flag with a value is no further value of it."""
+    has_value = value is not True
+    return bool(
+        _PROGRAM_OR_SUBCOMMAND.fullmatch(word) or (has_value and OPTIONS_ELSEWHERE.fullmatch(word))
+    )
 
 
 def _words(text: str, name: str) -> list[str]:
