@@ -133,14 +133,23 @@ def _torus(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
     for used in range(1, n_axes + 1):
         yield _tensor(f"tensor over {_axes(used)}", ratio, widths, used)
     product = 2 if n_axes == 3 else 1
+    is_moe, experts = widths.n_experts > 1, (widths.n_experts, widths.experts_per_token)
     for overlap, rule, factor in ((False, "in turn", "4 "), (True, "at once", "")):
         yield Limit(
             name=f"FSDP + tensor, {rule}",
             above=True,
-            value=thresholds.mixed_tokens(ratio, widths.d_ff, axes=product, overlap=overlap),
+            value=thresholds.mixed_tokens(
+                ratio,
+                widths.d_ff,
+                axes=product,
+                overlap=overlap,
+                n_experts=experts[0],
+                experts_per_token=experts[1],
+            ),
             unit=TOKENS,
-            formula=f"{factor}α² / (Mx My F)",
-            numbers=f"{factor}{ratio:,.0f}² / ({product} · {widths.d_ff:,})",
+            formula=f"{factor}α² / (Mx My F)" + " · E / k" * is_moe,
+            numbers=f"{factor}{ratio:,.0f}² / ({product} · {widths.d_ff:,})"
+            + f" · {experts[0]} / {experts[1]}" * is_moe,
             section="5",
         )
     beta = chip.need("hbm.bandwidth") / (2 * chip.need("ici.link"))
@@ -234,6 +243,8 @@ def best_split(
     if not chip.ici:
         return None
     mx = 2 if chip.ici.n_axes == 3 else 1
-    fsdp = float(thresholds.best_fsdp(n_chips, tokens, widths.d_ff, mx=mx))
+    # FSDP gathers the weights of E experts, of which a token uses k.
+    gathered_width = widths.d_ff * widths.n_experts / widths.experts_per_token
+    fsdp = float(thresholds.best_fsdp(n_chips, tokens, gathered_width, mx=mx))
     fsdp = min(max(fsdp, 1.0), float(n_chips))
     return fsdp, n_chips / fsdp

@@ -121,21 +121,31 @@ def tensor_width(degree: Num, alpha: Num, *, n_axes: Num = 1, inner: Num = 0) ->
     return alpha * (degree - inner) / n_axes
 
 
-def mixed_tokens(alpha: Num, d_ff: Num, *, axes: Num = 2, overlap: bool = False) -> Num:
+def mixed_tokens(
+    alpha: Num,
+    d_ff: Num,
+    *,
+    axes: Num = 2,
+    overlap: bool = False,
+    n_experts: Num = 1,
+    experts_per_token: Num = 1,
+) -> Num:
     """Tokens per chip above which FSDP mixed with tensor parallelism is compute-bound. Book §5.
 
     At the best split of N = X Y chips, B/N is 4 alpha^2 / (Mx My F) if the communication of FSDP
     and that of tensor parallelism run one after the other (the book's first edition), and
-    alpha^2 / (Mx My F) if they overlap (its later edition).
+    alpha^2 / (Mx My F) if they overlap (its later edition). FSDP gathers the weights of all experts
+    and a token uses k of them, so that an MoE has E / k times as many.
 
     Args:
         alpha: C / W_ici, FLOPs per byte.
         d_ff: F.
         axes: Mx My, torus axes of FSDP times those of tensor parallelism; 2 on a 3D torus.
         overlap: Whether the two communications overlap.
+        n_experts, experts_per_token: E and k of an MoE.
     """
     factor = 1.0 if overlap else 4.0
-    return factor * alpha * alpha / (axes * d_ff)
+    return factor * alpha * alpha / (axes * d_ff) * n_experts / experts_per_token
 
 
 def best_fsdp(n_chips: Num, tokens: Num, d_ff: Num, *, mx: Num = 2, my: Num = 1) -> Num:

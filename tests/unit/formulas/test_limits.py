@@ -7,6 +7,8 @@ import pytest
 import shardwise as sw
 from shardwise.formulas.limits import Limit, Widths, best_split, limits
 
+MANY_EXPERTS = {"n_experts": 256, "experts_per_token": 8}
+
 
 def named(widths: Widths, chip: str) -> dict[str, Limit]:
     return {row.name: row for row in limits(widths, sw.chip(chip))}
@@ -49,6 +51,19 @@ def test_experts_need_more_tokens() -> None:
     )
     name = "FSDP or data across nodes"
     assert experts[name].value == pytest.approx(32 * dense[name].value)
+    dense, experts = (named(Widths(d_ff=2048, **more), "v5p") for more in ({}, MANY_EXPERTS))
+    for rule in ("in turn", "at once"):
+        name = f"FSDP + tensor, {rule}"
+        assert experts[name].value == pytest.approx(32 * dense[name].value)
+
+
+def test_a_split_of_experts_has_the_times_of_its_layers() -> None:
+    """FSDP sends E F of weights, tensor parallelism k B of activations: both take as long."""
+    split = best_split(Widths(d_ff=2048, **MANY_EXPERTS), sw.chip("v5p"), 4096, 4_096_000)
+    assert split is not None
+    fsdp, tensor = split
+    mx, my = 2, 1
+    assert 256 * 2048 / (tensor * mx) == pytest.approx(8 * 4_096_000 / (fsdp * my))
 
 
 def test_the_best_split_balances_both() -> None:

@@ -190,17 +190,20 @@ def _mixed(case: Case) -> Iterator[Crossover]:
     n_axes = torus_axes(topology)[1]
     if n_axes < 2:
         return
+    is_moe = case.model.is_moe
     threshold = thresholds.mixed_tokens(
         alpha(case.system.chip, "ici", case.job.compute),
         active_width(case.model),
         axes=n_axes - 1,  # those of FSDP; one is left for tensor
+        n_experts=case.model.n_experts if is_moe else 1,
+        experts_per_token=case.model.experts_per_token if is_moe else 1,
     )
     yield _crossover(
         "mixed",
         "tokens per chip and microbatch",
         threshold,
         tokens_per_chip(case.job, case.layout),
-        "B/N > 4 alpha^2 / (Mx My F), book §5",
+        f"B/N > 4 alpha^2 / (Mx My F){' E/k' * is_moe}, book §5",
         used=case.layout.mesh.tensor > 1 and _n_data_ranks(case) > 1,
     )
 
