@@ -49,8 +49,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--part 2/3` runs the second of three parts of the files."""
-    parser.addoption("--part", type=_part, help="K/N: every Nth file of tests, from the Kth on")
+    """`--part 2/3` runs the second of three parts."""
+    parser.addoption(
+        "--part", type=_part, help="K/N: every Nth of the tests' rows, from the Kth on"
+    )
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -67,6 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not item.nodeid.startswith(COMPILING))
     if part := config.getoption("part"):
         number, count = part
-        files = sorted({item.path for item in items})[number - 1 :: count]
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
-        items[:] = [item for item in items if item.path in files]
+        units = {*sorted({_unit(item) for item in items})[number - 1 :: count]}
+        config.hook.pytest_deselected(items=[item for item in items if _unit(item) not in units])
+        items[:] = [item for item in items if _unit(item) in units]
+
+
+def _unit(item: pytest.Item) -> str:
+    """What a part has whole: a row of a table of tests, or the other tests of a file."""
+    return item.nodeid if hasattr(item, "callspec") else str(item.path)
