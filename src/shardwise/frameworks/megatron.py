@@ -6,6 +6,8 @@ which Megatron-LM makes flags. https://github.com/NVIDIA/Megatron-LM
 
 from __future__ import annotations
 
+import functools
+
 from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
@@ -184,6 +186,11 @@ def read(settings: Settings) -> TrainingLaunch:
     )
 
 
+@functools.cache
+def _models() -> dict[str, ModelConfig]:
+    return {name: load(name) for name in presets.names()}
+
+
 def _presets(settings: Settings) -> tuple[str, ...]:
     """Names of the models that have the sizes of a script."""
     heads = settings.get("--num-attention-heads")
@@ -195,10 +202,9 @@ def _presets(settings: Settings) -> tuple[str, ...]:
         settings.get("--num-experts") or 0,
         settings.get("--moe-ffn-hidden-size") or settings.get("--ffn-hidden-size"),
     )
-    models = {name: load(name) for name in presets.names()}
     return tuple(
         name
-        for name, model in models.items()
+        for name, model in _models().items()
         if sizes
         == (
             sum(group.count for group in model.groups),

@@ -137,18 +137,20 @@ def active_width(model: ModelConfig) -> int:
     return model.d_ff
 
 
+def _experts(model: ModelConfig) -> tuple[int, int]:
+    """E and k of a model; 1 and 1 if it is dense."""
+    return (model.n_experts, model.experts_per_token) if model.is_moe else (1, 1)
+
+
 def _data(case: Case) -> Iterator[Crossover]:
     topology = case.system.topology
     n_rings = 1.0
     if isinstance(topology, Torus):
         n_rings = torus_axes(topology)[0]
-    n_experts = 1
-    experts_per_token = 1
     formula = "B/X > alpha / M, book §5"
     if case.model.is_moe:
-        n_experts = case.model.n_experts
-        experts_per_token = case.model.experts_per_token
         formula = "B/X > alpha / M E/k, book §5"
+    n_experts, experts_per_token = _experts(case.model)
     threshold = thresholds.data_parallel_tokens(
         alpha(case.system.chip, outer_network(case), case.job.compute),
         n_axes=n_rings,
@@ -190,20 +192,20 @@ def _mixed(case: Case) -> Iterator[Crossover]:
     n_axes = torus_axes(topology)[1]
     if n_axes < 2:
         return
-    is_moe = case.model.is_moe
+    n_experts, experts_per_token = _experts(case.model)
     threshold = thresholds.mixed_tokens(
         alpha(case.system.chip, "ici", case.job.compute),
         active_width(case.model),
         axes=n_axes - 1,  # those of FSDP; one is left for tensor
-        n_experts=case.model.n_experts if is_moe else 1,
-        experts_per_token=case.model.experts_per_token if is_moe else 1,
+        n_experts=n_experts,
+        experts_per_token=experts_per_token,
     )
     yield _crossover(
         "mixed",
         "tokens per chip and microbatch",
         threshold,
         tokens_per_chip(case.job, case.layout),
-        f"B/N > 4 alpha^2 / (Mx My F){' E/k' * is_moe}, book §5",
+        f"B/N > 4 alpha^2 / (Mx My F){' E/k' * case.model.is_moe}, book §5",
         used=case.layout.mesh.tensor > 1 and _n_data_ranks(case) > 1,
     )
 
