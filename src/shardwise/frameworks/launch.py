@@ -23,6 +23,7 @@ class Launch:
         n_chips: chips of the run, if the file says so.
         model, hardware: names as on the command line.
         ignored: keys of the file that may matter, and that a plan has no word for.
+        notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
     """
 
@@ -32,10 +33,14 @@ class Launch:
     model: str | None = None
     hardware: str | None = None
     ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
 
-    def mesh(self, n_chips: int) -> Mesh:
+    def mesh(self, n_chips: int, unit: str = "chips") -> Mesh:
         """The mesh on a machine.
+
+        Args:
+            unit: what the sizes count, in messages.
 
         Raises:
             BadShape: the sizes do not fit the chips.
@@ -46,15 +51,15 @@ class Launch:
         if self.fill:
             if n_chips % n:
                 raise BadShape(
-                    f"the file's {text} = {n:,} chips do not divide the {n_chips:,} chips of the "
+                    f"the file's {text} = {n:,} {unit} do not divide the {n_chips:,} {unit} of the "
                     f"machine. Name one of {max(n, n_chips - n_chips % n):,}, or write sizes that "
                     f"divide {n_chips:,}."
                 )
             sizes[self.fill] = n_chips // n
         elif n != n_chips:
             raise BadShape(
-                f"the file's {text or 'one chip'} = {n:,} chips, the machine has {n_chips:,}. "
-                f"Name a machine of {n:,} chips."
+                f"the file's {text or 'one'} = {n:,} {unit}, the machine has {n_chips:,}. "
+                f"Name a machine of {n:,} {unit}."
             )
         return Mesh(**sizes)
 
@@ -71,6 +76,9 @@ class TrainingLaunch(Launch):
         layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
             follows once the model is known.
         precision: one of `PRECISIONS`.
+        reduce: dtype in which gradients are accumulated and summed, if not that of `precision`.
+        counts_devices: whether `sizes`, `n_chips` and `batch_per_chip` count devices of JAX, of
+            which a chip may have two (`chip_devices`).
     """
 
     batch: int | None = None
@@ -89,6 +97,8 @@ class TrainingLaunch(Launch):
     expert_tensor: int | None = None
     compute: str | None = None
     precision: str | None = None
+    reduce: str | None = None
+    counts_devices: bool = False
     optimizer: str | None = None
 
     def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:

@@ -1,8 +1,8 @@
 """MaxText: a YAML file for `python -m maxtext.trainers.pre_train.train FILE`, over base.yml.
 
 MaxText has a mesh axis for each role of a plan, split into the part within a slice (`ici_`) and
-the part over slices (`dcn_`). `per_device_batch_size` counts sequences per chip and may be a
-fraction. https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types.py
+the part over slices (`dcn_`). `per_device_batch_size` counts sequences per device of JAX and may be
+a fraction; chips of 7x are two devices each (`chip_devices`). https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types.py
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import exported
+from shardwise.frameworks.chip_devices import device_sizes
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
@@ -63,16 +64,16 @@ def write(run: TrainingRun) -> Written:
     is_gpu = isinstance(run.system.topology, Switched)
     settings["hardware"] = "gpu" if is_gpu else "tpu"
     remaining = run.nodes.count if is_gpu else run.nodes.slices  # nodes of GPUs are slices to JAX
+    sizes = device_sizes(run, "maxtext")
     for role in _OUTSIDE_IN:
-        size = mesh.sizes[role]
-        over_slices = math.gcd(size, remaining)
+        over_slices = math.gcd(mesh.sizes[role], remaining)
         remaining //= over_slices
         settings[f"dcn_{_AXES[role]}_parallelism"] = over_slices
-        settings[f"ici_{_AXES[role]}_parallelism"] = size // over_slices
+        settings[f"ici_{_AXES[role]}_parallelism"] = sizes[role] // over_slices
     accumulated = 1 if layout.is_pipelined else layout.n_microbatches
-    per_chip = job.batch / (mesh.n_chips * accumulated)
+    per_device = job.batch / (math.prod(sizes.values()) * accumulated)
     settings |= {
-        "per_device_batch_size": int(per_chip) if per_chip.is_integer() else per_chip,
+        "per_device_batch_size": int(per_device) if per_device.is_integer() else per_device,
         "gradient_accumulation_steps": accumulated,
         "max_target_length": job.seq,
         "remat_policy": _REMAT.get(layout.policy, "full"),
@@ -90,6 +91,9 @@ def write(run: TrainingRun) -> Written:
     if layout.zero in (1, 2):
         settings["shard_optimizer_over_data"] = True
     settings["opt_type"] = _OPTIMIZERS.get(job.optimizer, "adamw")
+    if (n_devices := math.prod(sizes.values())) > mesh.n_chips:
+        per_chip = n_devices // mesh.n_chips
+        notes.append(f"{mesh.n_chips:,} chips are {n_devices:,} devices of JAX, {per_chip} each.")
     if job.precision == "fp32-master":
         notes.append("training state fp32-master: MaxText keeps fp32 weights and no bf16 copy.")
     return Written(
@@ -173,6 +177,7 @@ def read(settings: Settings) -> TrainingLaunch:
         sizes=sizes,
         fill=fill,
         n_chips=n_chips,
+        counts_devices=True,
         batch=round(per_chip * n_chips) if n_chips else None,
         batch_per_chip=per_chip,
         seq=number("max_target_length", 2048),

@@ -6,6 +6,7 @@ import math
 
 from shardwise.errors import BadFile, BadInput, DoesNotFit
 from shardwise.frameworks import registry
+from shardwise.frameworks.chip_devices import on_chips
 from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.hardware import Chip, System, chip_of
@@ -43,6 +44,7 @@ def training_plan(
             f"the file is for a model of {launch.n_layers} layers, {model.name} has {n_layers}. "
             "Name the model of the file."
         )
+    launch = on_chips(launch, system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
         missing = "batch and sequence length" if not n_sequences else "sequence length"

@@ -152,18 +152,23 @@ def device_counts(model: ModelConfig, layout: Layout | Layouts, chip: Chip) -> D
     smaller = layout.micro_batch % n == 0
     fewer = (layout.n_microbatches % n == 0) & (layout.sizes["pipe"] == 1)
     tensor = layout.sizes["tensor"] * n
-    heads_divide = kv_heads_divide(model, tensor)
-    for width in tensor_widths(model).values():
-        heads_divide = heads_divide & (width % tensor == 0)
     return DeviceCounts(
         n=n,
-        divide=smaller | fewer | heads_divide,
+        divide=smaller | fewer | heads_divide(model, tensor),
         micro_batch=where(smaller, layout.micro_batch // n, layout.micro_batch),
         n_microbatches=where(
             fewer & (layout.micro_batch % n != 0), layout.n_microbatches // n, layout.n_microbatches
         ),
         tensor=where(smaller | fewer, layout.sizes["tensor"], tensor),
     )
+
+
+def heads_divide(model: ModelConfig, tensor: Num) -> Num:
+    """Whether heads and widths of all layers divide by the size of `tensor`."""
+    divide = kv_heads_divide(model, tensor)
+    for width in tensor_widths(model).values():
+        divide = divide & (width % tensor == 0)
+    return divide
 
 
 Rule = tuple[RuntimeLimit, Num]  # a limit, and whether a layout, or each of many, is within it
