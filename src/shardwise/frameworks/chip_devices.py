@@ -1,4 +1,4 @@
-"""Chips that JAX shows as several devices (TPU v2, v3, 7x): MaxText counts these, plans count chips.
+"""Chips that JAX shows as several devices (TPU v2, v3, 7x): MaxText and vLLM count these.
 
 A mesh axis of n devices has a shard on each, so that a chip has two of its shards: `fsdp 128` of
 64 chips of 7x is `fsdp 64` of a plan, and `tensor 8` is `tensor 4` where `fsdp` has one member.
@@ -6,12 +6,13 @@ A mesh axis of n devices has a shard on each, so that a chip has two of its shar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.errors import BadInput, BadShape
 from shardwise.frameworks.exported import TrainingRun, refuse
-from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.hardware import System
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.hardware import Chip, System
 from shardwise.search.training.runtime_limits import devices_per_chip, heads_divide
 
 # Roles whose axis shards the weights, in the order in which devices of a chip are counted as one.
@@ -75,6 +76,32 @@ def on_chips(launch: TrainingLaunch, system: System) -> TrainingLaunch:
         zero=None if sizes["fsdp"] == 1 and launch.zero == 3 else launch.zero,
         counts_devices=False,
     )
+
+
+def engine_device_sizes(sizes: Mapping[str, int], chip: Chip) -> dict[str, int]:
+    """The sizes of an engine in devices, which share heads, or sequences where `tensor` is 1."""
+    role = "expert" if sizes["tensor"] == 1 and sizes["expert"] > 1 else "tensor"
+    return {**sizes, role: sizes[role] * devices_per_chip(chip)}
+
+
+def engine_on_chips(launch: ServingLaunch, chip: Chip) -> ServingLaunch:
+    """An engine whose file counts devices, for the chips of a machine.
+
+    Raises:
+        BadShape: its sizes are not those of whole chips.
+    """
+    n = devices_per_chip(chip)
+    if not launch.counts_devices or n == 1:
+        return launch
+    sizes = dict(launch.sizes)
+    role = next((role for role in ("tensor", "expert", "pipe") if sizes[role] % n == 0), None)
+    if role is None:
+        raise BadShape(
+            f"the file's tensor {sizes['tensor']} counts devices, and a chip of {chip.name} has "
+            f"{n}. Write a multiple of {n}."
+        )
+    sizes[role] //= n
+    return replace(launch, sizes=sizes, counts_devices=False)
 
 
 def _machine_of(n_devices: int, n: int) -> str:

@@ -156,11 +156,34 @@ def read(settings: Settings) -> TrainingLaunch:
         zero=stage,
         schedule="1f1b",
         context_kind="ulysses",
+        compute="fp16" if setting(settings, "fp16.enabled") is True else "bf16",
         precision="fp32-master",
+        dtypes=_dtypes(settings),
+        notes=tuple(_notes(settings)),
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
         ignored=("zero_optimization.offload_param",) if _is_offloaded(settings, "param") else (),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
     )
+
+
+def _dtypes(settings: Settings) -> dict[str, str | None]:
+    """Dtypes of the training state beside those of fp32-master."""
+    accumulated = setting(settings, "data_types.grad_accum_dtype")
+    dtypes: dict[str, str | None] = {"gradients": str(accumulated)} if accumulated else {}
+    if setting(settings, "bf16.bf16_master_weights_and_grads") is True:
+        dtypes = {"gradients": "bf16", "master": None}
+        if setting(settings, "bf16.bf16_optimizer_states") is True:
+            dtypes["moments"] = "bf16"
+    return dtypes
+
+
+def _notes(settings: Settings) -> list[str]:
+    notes = []
+    if not any(setting(settings, f"{word}.enabled") for word in ("bf16", "fp16", "torch_autocast")):
+        notes.append("neither bf16 nor fp16 is enabled, which is fp32; bf16 is planned.")
+    if setting(settings, "fp16.fp16_master_weights_and_grads"):
+        notes.append("fp16_master_weights_and_grads: fp32 master weights are planned.")
+    return notes
 
 
 def _is_offloaded(settings: Settings, part: str) -> bool:

@@ -6,10 +6,11 @@ Every framework's file is read to one of these values; None stands for what the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.errors import BadShape
+from shardwise.errors import BadFile, BadShape
+from shardwise.hardware import Chip
 from shardwise.strategy.mesh import Mesh
 
 
@@ -25,6 +26,8 @@ class Launch:
         ignored: keys of the file that may matter, and that a plan has no word for.
         notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
+        counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
+            have two (`chip_devices`).
     """
 
     sizes: Mapping[str, int]
@@ -35,6 +38,23 @@ class Launch:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
+    counts_devices: bool = False
+
+    def check_chips(self) -> None:
+        """Compare the sizes with the number of chips, where the file has both.
+
+        Raises:
+            BadFile: they contradict each other.
+        """
+        n = math.prod(size for role, size in self.sizes.items() if role != self.fill)
+        if not self.n_chips or n == self.n_chips or (self.fill and self.n_chips % n == 0):
+            return
+        text = " x ".join(f"{role} {size}" for role, size in self.sizes.items() if size > 1)
+        raise BadFile(
+            f"the file starts {self.n_chips:,} processes, and its {text or 'sizes'} = {n:,}. Write "
+            f"sizes whose product {'divides' if self.fill else 'is'} {self.n_chips:,}, or start "
+            f"{n:,} processes."
+        )
 
     def mesh(self, n_chips: int, unit: str = "chips") -> Mesh:
         """The mesh on a machine.
@@ -76,9 +96,7 @@ class TrainingLaunch(Launch):
         layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
             follows once the model is known.
         precision: one of `PRECISIONS`.
-        reduce: dtype in which gradients are accumulated and summed, if not that of `precision`.
-        counts_devices: whether `sizes`, `n_chips` and `batch_per_chip` count devices of JAX, of
-            which a chip may have two (`chip_devices`).
+        dtypes: dtypes of `Train` that differ from those of `precision`: `{"gradients": "bf16"}`.
     """
 
     batch: int | None = None
@@ -97,8 +115,7 @@ class TrainingLaunch(Launch):
     expert_tensor: int | None = None
     compute: str | None = None
     precision: str | None = None
-    reduce: str | None = None
-    counts_devices: bool = False
+    dtypes: Mapping[str, str | None] = field(default_factory=dict)
     optimizer: str | None = None
 
     def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:
@@ -138,6 +155,7 @@ class ServingLaunch(Launch):
         weights, kv: dtypes.
         splits: choices of an engine's layout, `{"kv": "sequence", "expert_tensor": 1}`.
         cache_ranks: tensor ranks that share the tokens of a KV head.
+        default_batch: chip -> sequences of the engine at the same time if the file does not say.
         part: what a disaggregated engine does: "prefill" or "decode".
     """
 
@@ -148,6 +166,7 @@ class ServingLaunch(Launch):
     kv: str | None = None
     splits: Mapping[str, int | str] = field(default_factory=dict)
     cache_ranks: int = 1
+    default_batch: Callable[[Chip], int] | None = None
     part: str | None = None
 
     def choices(self, mesh: Mesh) -> dict[str, int | str]:

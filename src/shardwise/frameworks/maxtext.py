@@ -2,7 +2,8 @@
 
 MaxText has a mesh axis for each role of a plan, split into the part within a slice (`ici_`) and
 the part over slices (`dcn_`). `per_device_batch_size` counts sequences per device of JAX and may be
-a fraction; chips of 7x are two devices each (`chip_devices`). https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types.py
+a fraction; chips of 7x are two devices each (`chip_devices`).
+https://github.com/AI-Hypercomputer/maxtext, src/maxtext/configs/types.py
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shardwise.frameworks import exported
 from shardwise.frameworks.chip_devices import device_sizes
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import unsaid
+from shardwise.frameworks.megatron_layout import nearest_pipe, unsaid
 from shardwise.hardware import Switched
 
 _AXES = {
@@ -128,7 +129,7 @@ def _check(run: TrainingRun) -> None:
             "maxtext",
             f"pipe {layout.mesh.pipe} x {layout.virtual} chunks for {n_layers} layers",
             "the stages of its pipeline have equal numbers of layers",
-            f"--fix pipe=P with a P that divides {n_layers}",
+            nearest_pipe(n_layers, layout.mesh.pipe),
         )
     if layout.expert_tensor == 1 and layout.mesh.tensor > 1:
         raise refuse(
@@ -185,8 +186,10 @@ def read(settings: Settings) -> TrainingLaunch:
         zero=_zero(settings, sizes, fill),
         schedule="interleaved" if interleaved else "gpipe",
         virtual=repeats if interleaved else None,
-        compute="fp8" if settings.get("quantization") == "fp8" else "bf16",
+        compute="fp8" if "fp8" in str(settings.get("quantization")) else "bf16",
         precision="bf16" if settings.get("weight_dtype") == "bfloat16" else "fp32",
+        dtypes={"gradients": "bf16"} if settings.get("grad_dtype") == "bfloat16" else {},
+        notes=tuple(_notes(settings)),
         optimizer=settings.get("opt_type", "adamw"),
         **_words(settings),
     )
@@ -218,6 +221,8 @@ def _words(settings: Settings) -> dict[str, Any]:
         for key, value in settings.items()
         if key.endswith("_parallelism") and not _is_axis(key) and value != 1
     ]
+    if "int8" in (quantization := str(settings.get("quantization"))):
+        ignored.append(f"quantization {quantization}")
     return {
         "remat": remat.get(str(settings.get("remat_policy", "full"))),
         "context_kind": context.get(str(settings.get("context_parallel_strategy", "all_gather"))),
@@ -225,6 +230,15 @@ def _words(settings: Settings) -> dict[str, Any]:
         "ignored": tuple(ignored),
         "n_layers": settings.get("base_num_decoder_layers"),
     }
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What the file sets and the plan has otherwise."""
+    weights = settings.get("weight_dtype", "float32")
+    first = settings.get("mu_dtype") or weights
+    if first == weights:
+        return []
+    return [f"mu_dtype {first} is of the first moment only; both are planned in {weights}."]
 
 
 def _axis(settings: Settings, axis: str) -> int | None:

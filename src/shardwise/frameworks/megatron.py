@@ -31,10 +31,14 @@ _FIELDS = (
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
+_DTYPES = (
+    "grad_reduce_in_bf16", "use_precision_aware_optimizer", "main_grads_dtype",
+    "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+)  # fmt: skip
 # Flags that change memory or speed, and that plans have no word for.
 _UNREAD = (
-    "--optimizer", "--optimizer-cpu-offload", "--use-precision-aware-optimizer",
-    "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype",
+    "--optimizer", "--optimizer-cpu-offload", "--fp8-param-gather", "--fp4-format",
+    "--fp4-param-gather",
     "--cpu-offloading", "--fine-grained-activation-offloading", "--mtp-num-layers",
 )  # fmt: skip
 
@@ -174,11 +178,20 @@ def _unsaid_routing(routing: Routing) -> list[str]:
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a script."""
     values = {field: settings[flag] for field in _FIELDS if (flag := _flag(field)) in settings}
+    values |= {field: settings[flag] for field in _DTYPES if (flag := _flag(field)) in settings}
+    compute, notes = "fp8" if "--fp8-format" in settings else "bf16", []
+    if "--fp16" in settings:
+        compute = "fp16"
+    elif "--bf16" not in settings:
+        notes.append(
+            "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
+        )
     return megatron_layout.read(
         values,
         "megatron",
         torchrun_chips(settings),
-        compute="fp8" if "--fp8-format" in settings else "bf16",
+        notes,
+        compute=compute,
         precision="fp32-master",
         n_layers=settings.get("--num-layers"),
         ignored=tuple(flag for flag in _UNREAD if flag in settings),

@@ -8,9 +8,10 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwise import units
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import TrainingRun, refuse
 from shardwise.frameworks.launch import TrainingLaunch
@@ -74,8 +75,20 @@ def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
         framework,
         f"pipe {pipe} with {layout.virtual} chunks of {n_layers} layers",
         "its stages have equal numbers of layers, of which one stage may have fewer without chunks",
-        f"--fix schedule=1f1b, or pipe=P with a P that divides {n_layers}",
+        nearest_pipe(n_layers, pipe, schedule="1f1b" if last > 0 else ""),
     )
+
+
+def nearest_pipe(n_layers: int, pipe: int, *, schedule: str = "") -> str:
+    """The option of `plan` for stages that frameworks have.
+
+    Args:
+        n_layers: layers that the stages have to divide.
+        schedule: one whose stages may differ; empty if there is none.
+    """
+    divisors = [size for size in range(1, pipe + 1) if n_layers % size == 0]
+    by_size = f"--fix pipe={divisors[-1]}"
+    return f"--fix pipe={pipe},schedule={schedule}, or {by_size}" if schedule else by_size
 
 
 def unsaid(run: TrainingRun) -> list[str]:
@@ -140,12 +153,17 @@ def _recompute(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
 
 
 def read(
-    values: Mapping[str, Any], framework: str, n_chips: int | None, **others: Any
+    values: Mapping[str, Any],
+    framework: str,
+    n_chips: int | None,
+    extra_notes: Sequence[str] = (),
+    **others: Any,
 ) -> TrainingLaunch:
     """Read a layout from the values of Megatron Core's fields.
 
     Args:
         n_chips: GPUs of the run; None if the file does not say.
+        extra_notes: notes of the launch beside those on Megatron Core's fields.
         others: further fields of the launch.
 
     Raises:
@@ -171,6 +189,15 @@ def read(
     batch = values.get("global_batch_size")
     virtual = values.get("virtual_pipeline_model_parallel_size")
     layers = values.get("num_layers_per_virtual_pipeline_stage")
+    notes: list[str] = []
+    has_sequences = values.get("sequence_parallel", framework != "megatron")
+    if tensor > 1 and str(has_sequences).lower() == "false":
+        notes.append(
+            f"tensor {tensor} without sequence parallelism: each rank has the activations of all "
+            "tokens between blocks. The plan has 1/"
+            f"{tensor} of them, less memory than the run needs."
+        )
+    dtypes, dtype_notes = _dtypes(values)
     comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
     return TrainingLaunch(
         sizes=mesh,
@@ -186,8 +213,26 @@ def read(
         remat=_policy(values),
         context_kind=comm or "ring",
         expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
+        dtypes=dtypes,
+        notes=(*notes, *dtype_notes, *extra_notes),
         **others,
     )
+
+
+def _dtypes(values: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
+    """Dtypes of gradients and optimizer state beside those of fp32-master, and notes."""
+    dtypes: dict[str, str | None] = {}
+    if values.get("grad_reduce_in_bf16") or values.get("grad_reduce_in_fp32") is False:
+        dtypes["gradients"] = "bf16"
+    if not values.get("use_precision_aware_optimizer"):
+        return dtypes, []
+    named = {"main_grads_dtype": "gradients", "main_params_dtype": "master"}
+    dtypes |= {name: str(values[key]) for key, name in named.items() if key in values}
+    moments = [str(values.get(f"exp_avg{part}_dtype", "fp32")) for part in ("", "_sq")]
+    dtypes["moments"] = max(moments, key=units.bytes_per_element)
+    if moments[0] == moments[1]:
+        return dtypes, []
+    return dtypes, [f"moments in {' and '.join(moments)}: both are planned in {dtypes['moments']}."]
 
 
 _SIZES = (

@@ -13,6 +13,7 @@ from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     deepspeed,
     jobset,
+    manifest,
     maxtext,
     megatron,
     megatron_bridge,
@@ -26,7 +27,7 @@ from shardwise.frameworks import (
     vllm,
 )
 from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
-from shardwise.frameworks.launch import Launch
+from shardwise.frameworks.launch import Launch, ServingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of
@@ -50,6 +51,7 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+_WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
 
 
@@ -183,6 +185,9 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
             model=launch.model or origin["model"].rstrip(","),
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
+    weights = _WEIGHTS.search(text)
+    if weights and isinstance(launch, ServingLaunch):
+        launch = replace(launch, weights=launch.weights or weights[1])
     return ReadFile(
         framework=framework,
         launch=launch,
@@ -239,11 +244,26 @@ def _parse_json(text: str, file: str) -> Any:
     return json.loads(re.sub(r"^\s*(#|//).*$", "", text, flags=re.M))
 
 
+def _parse_yaml(text: str, file: str) -> Any:
+    """A YAML file, or of a manifest the flags of its containers' commands."""
+    parts = simple_yaml.documents(text)
+    with_command = [part for part in parts if re.search(r"^[\s-]*(command|args):", part.text, re.M)]
+    if len(parts) > 1 and len(with_command) == 1:
+        text = with_command[0].text
+    settings = simple_yaml.read(text, file)
+    if not isinstance(settings, dict) or not manifest.is_manifest(settings):
+        return settings
+    if "shardwise plan" in text:  # an exported JobSet
+        return settings
+    script = manifest.script(settings)
+    return shell_script.read(script, file) if script else settings
+
+
 _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     ".json": _parse_json,
     ".toml": _parse_toml,
-    ".yaml": simple_yaml.read,
-    ".yml": simple_yaml.read,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
     ".sh": shell_script.read,
     ".sbatch": shell_script.read,
     ".slurm": shell_script.read,

@@ -6,7 +6,7 @@ import math
 
 from shardwise.errors import BadFile, BadInput, DoesNotFit
 from shardwise.frameworks import registry
-from shardwise.frameworks.chip_devices import on_chips
+from shardwise.frameworks.chip_devices import engine_on_chips, on_chips
 from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.hardware import Chip, System, chip_of
@@ -44,6 +44,7 @@ def training_plan(
             f"the file is for a model of {launch.n_layers} layers, {model.name} has {n_layers}. "
             "Name the model of the file."
         )
+    launch.check_chips()
     launch = on_chips(launch, system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
@@ -68,7 +69,7 @@ def training_plan(
         compute=compute,
         optimizer=launch.optimizer or "adamw",
         offload=launch.offload,
-        **state_dtypes(launch.precision or "", compute),  # type: ignore[arg-type]
+        **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)
 
@@ -112,7 +113,8 @@ def serving_plan(
 ) -> ServingPlan:
     """Plan a deployment of the engine in a file.
 
-    The file's number of sequences is the most that its engine runs at a time. If fewer fit at their
+    The file's number of sequences, or the engine's default, is the most that it runs at a time. If
+    fewer fit at their
     full length, the plan has as many as fit: an engine starts, and lets the others wait.
 
     Args:
@@ -125,6 +127,7 @@ def serving_plan(
     tokens = context or launch.context
     if not tokens:
         raise BadInput("the file does not say the longest sequence. Add --context N.")
+    launch = engine_on_chips(launch, chip_of(machine))
     _check_cache_ranks(launch, model)
     if isinstance(machine, System):
         mesh = launch.mesh(machine.n_chips)
@@ -144,11 +147,20 @@ def serving_plan(
         return serving_build.plan(model, machine, job, launch.choices(mesh))
 
     try:
-        return planned(batch or launch.batch)
+        plan = planned(batch or launch.batch)
     except DoesNotFit:
         if batch or not launch.batch:
             raise
         return planned(planned(None).estimate.decode.max_batch)
+    default = None if batch or launch.batch else default_batch(launch, machine)
+    if default and plan.estimate.decode.batch > default:
+        return planned(default)
+    return plan
+
+
+def default_batch(launch: ServingLaunch, machine: System | Chip) -> int | None:
+    """Sequences that an engine runs at a time if its file does not say."""
+    return launch.default_batch(chip_of(machine)) if launch.default_batch else None
 
 
 def _check_cache_ranks(launch: ServingLaunch, model: ModelConfig) -> None:

@@ -18,6 +18,7 @@ _UNREAD = (
     "mem_fraction_static", "max_total_tokens", "cpu_offload_gb", "speculative_algorithm",
     "enable_two_batch_overlap", "disable_cuda_graph", "enable_lora",
 )  # fmt: skip
+MAX_DEFAULT_REQUESTS = 4096  # of an engine: SGLang takes as many as fit, up to these
 _KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 
 
@@ -122,6 +123,7 @@ def read(settings: Settings) -> ServingLaunch:
         },
         fill="data",
         batch=values.number("max_running_requests"),
+        default_batch=lambda _: MAX_DEFAULT_REQUESTS,
         context=values.number("context_length"),
         chunk=max(1, chunk // groups) if chunk and chunk > 0 else None,
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,

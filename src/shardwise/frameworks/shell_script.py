@@ -13,7 +13,7 @@ PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
 _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
 # A variable that holds further options, and that the script does not set: `${EXTRA_ARGS}`.
-OPTIONS_ELSEWHERE = re.compile(r"\$\{?\w*(ARG|OPT|FLAG|CONF)\w*\}?")
+OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)\w*\}?")
 
 _TAKE_A_COMMAND = ("-c", "--command", "--cmd")  # flags of bash, xpk and others
 _END_OF_LINE = "\x00"  # a word for the end of a line, which ends the values of a flag
@@ -101,7 +101,7 @@ def _words(text: str, name: str) -> list[str]:
     joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
     joined = _expanded(joined, _variables(joined))
     joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
-    joined = re.sub(r"\)\s*$", " ", joined, flags=re.M)
+    joined = re.sub(r"\)\s*&?\s*$", " ", joined, flags=re.M)
     joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
     words: list[str] = []
     try:

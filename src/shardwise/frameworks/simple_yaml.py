@@ -2,8 +2,8 @@
 
 Written files have one key a line, and strings in double quotes where they could be read as
 something else. The reader takes block and flow mappings and lists, quoted and plain scalars, block
-scalars (`|`) and comments. It refuses anchors, tags, merge keys and multi-line plain scalars, and
-names the line. https://yaml.org/spec/1.2.2
+scalars (`|`), wrapped plain scalars and comments. It refuses anchors, tags, merge keys and several
+documents, and names the line. https://yaml.org/spec/1.2.2
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _KEY = re.compile(
     r"(\"[^\"]*\"|'[^']*'|[^\s#:\[\]{},&*!|>'\"-][^:#]*?|-[^\s:#][^:#]*?)\s*:(?=\s|$)"
 )
 MAX_DEPTH = 40
+_BLOCKS = ("|", "|-", "|+", ">", ">-", ">+")
 
 
 def write(value: Mapping[str, Any]) -> str:
@@ -94,7 +95,42 @@ def read(text: str, name: str) -> Any:
     Raises:
         BadFile: the text has something that this reader does not take.
     """
+    parts = documents(text)
+    if len(parts) > 1:
+        places = ", ".join(f"{part.title} (line {part.line})" for part in parts)
+        raise BadFile(
+            f"{name} has {len(parts)} YAML documents: {places}. A launch configuration is one: "
+            "save the document with the options as a file."
+        )
     return _Reader(text, name).document()
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a YAML file, with the number of its first line."""
+
+    line: int
+    text: str
+
+    @property
+    def title(self) -> str:
+        """Its `kind`, or its first key."""
+        kind = re.search(r"^kind:\s*(\w+)", self.text, re.M)
+        first = re.search(r"^[^\s#:][^:\n]*", self.text, re.M)
+        return kind[1] if kind else first[0] if first else "empty"
+
+
+def documents(text: str) -> list[Document]:
+    """The documents of a file that are not empty; each but the first begins after a line `---`."""
+    lines = text.splitlines(keepends=True)
+    marks = [i for i, line in enumerate(lines) if re.fullmatch(r"---(\s.*)?", line.rstrip())]
+    starts = [0, *(i + 1 for i in marks)]
+    ends = [*marks, len(lines)]
+    parts = [
+        Document(start + 1, "".join(lines[start:end]))
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return [part for part in parts if re.search(r"^\s*[^\s#%.]", part.text, re.M)]
 
 
 class _Reader:
@@ -135,7 +171,10 @@ class _Reader:
         items: list[Any] = []
         while (line := self._peek()) and line.indent == indent and line.text[:2] in ("-", "- "):
             rest = line.text[1:].lstrip()
-            if not rest:
+            if rest in _BLOCKS:
+                self._at += 1
+                items.append(self._literal(line, folded=rest[0] == ">"))
+            elif not rest:
                 self._at += 1
                 items.append(self._below(indent, depth))
             elif _KEY.match(rest):
@@ -144,7 +183,7 @@ class _Reader:
                 items.append(self._mapping(inner, depth + 1))
             else:
                 self._at += 1
-                items.append(self._value(rest, line))
+                items.append(self._value(self._wrapped(rest, indent), line))
         return items
 
     def _mapping(self, indent: int, depth: int) -> dict[str, Any]:
@@ -158,10 +197,10 @@ class _Reader:
                 raise self._error(line, f'gives the key "{key}" again')
             rest = line.text[match.end() :].strip()
             self._at += 1
-            if rest in ("|", "|-", "|+", ">", ">-"):
+            if rest in _BLOCKS:
                 mapping[key] = self._literal(line, folded=rest[0] == ">")
             elif rest:
-                mapping[key] = self._value(rest, line)
+                mapping[key] = self._value(self._wrapped(rest, indent), line)
             else:
                 mapping[key] = self._below(indent, depth, lists=True)
         return mapping
@@ -173,6 +212,15 @@ class _Reader:
         if line and (line.indent > indent or is_list):
             return self._block(line.indent, depth + 1)
         return None
+
+    def _wrapped(self, text: str, indent: int) -> str:
+        """A plain scalar with the lines that continue it, which are deeper and no key."""
+        while text[0] not in "[{\"'&*!" and (line := self._peek()) and line.indent > indent:
+            if _KEY.match(line.text):
+                break
+            text = f"{text} {line.text}"
+            self._at += 1
+        return text
 
     def _literal(self, key: _Line, *, folded: bool) -> str:
         """The lines below a `|` or `>`, comments included."""
@@ -243,23 +291,33 @@ def _joined_lines(raw: Sequence[str]) -> list[_Line]:
     """The lines with contents, those of one list in brackets as one line."""
     lines: list[_Line] = []
     is_open = False
+    literal_indent = -1  # of the key or dash of a block scalar, whose lines stay as they are
     for number, line in enumerate(raw, 1):
         body = _without_comment(line).strip()
         if not body or body in ("---", "..."):
             continue
-        if is_open:
+        indent = len(line) - len(line.lstrip(" "))
+        in_literal = -1 < literal_indent < indent
+        if is_open and not in_literal:
             last = lines[-1]
             lines[-1] = _Line(last.number, last.indent, f"{last.text} {body}")
         else:
-            lines.append(_Line(number, len(line) - len(line.lstrip(" ")), body))
+            lines.append(_Line(number, indent, body))
+        if in_literal:
+            continue
         is_open = _opens(lines[-1].text)
+        literal_indent = -1
+        if re.search(r"(^-|:)\s+[|>][-+]?$", lines[-1].text):
+            literal_indent = indent + (len(body) - len(body.lstrip("- ")) if ":" in body else 0)
     return lines
 
 
 def _opens(text: str) -> bool:
-    """Whether the value of a line is in brackets of which some are not closed yet."""
+    """Whether the value of a line is in brackets or quotes that are not closed yet."""
     key = _KEY.match(text.removeprefix("- "))
     value = text.removeprefix("- ")[key.end() if key else 0 :].strip()
+    if value[:1] in ('"', "'"):
+        return not re.match(r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'', value)
     if value[:1] not in ("[", "{"):
         return False
     outside = re.sub(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'", "", value)

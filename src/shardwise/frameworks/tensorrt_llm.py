@@ -12,6 +12,7 @@ from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
 from shardwise.frameworks.launch import ServingLaunch
 
+DEFAULT_BATCH = 2048  # max_batch_size of a rank
 _KV = {"bf16": "auto", "fp8": "fp8"}
 
 
@@ -83,6 +84,7 @@ def read(settings: Settings) -> ServingLaunch:
     if (degree > 1 or groups > 1) and ranks // degree != tensor:
         splits["expert_tensor"] = ranks // degree
     per_rank = values.number("max_batch_size")
+    model, dtype = engine_layout.quantized_repository(values.get("model"))
     cache = str(setting(settings, "kv_cache_config.dtype", "auto"))
     return ServingLaunch(
         sizes={
@@ -92,12 +94,13 @@ def read(settings: Settings) -> ServingLaunch:
         },
         fill="data",
         batch=per_rank * groups if per_rank else None,
+        default_batch=lambda _: DEFAULT_BATCH * groups,
         context=values.number("max_seq_len"),
         chunk=values.number("max_num_tokens"),
-        weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")),
+        weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
-        model=values.get("model"),
+        model=model,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -23,7 +24,7 @@ from shardwise.frameworks.exported import (
     refuse,
 )
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import expert_axis, unsaid
+from shardwise.frameworks.megatron_layout import expert_axis, nearest_pipe, unsaid
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
 
 _SCHEDULES = {
@@ -137,6 +138,14 @@ def _check(run: TrainingRun) -> None:
             f"it has {', '.join(_SCHEDULES)}",
             "--fix schedule=1f1b",
         )
+    n_layers, n_chunks = run.plan.model.n_layers, mesh.pipe * layout.virtual
+    if layout.virtual > 1 and n_layers % n_chunks:
+        raise refuse(
+            "torchtitan",
+            f"pipe {mesh.pipe} with {layout.virtual} chunks of {n_layers} layers",
+            f"its chunks have equal numbers of layers, and {n_chunks} do not divide {n_layers}",
+            nearest_pipe(n_layers, mesh.pipe, schedule="1f1b"),
+        )
     if mesh.expert > 1 and mesh.tensor > 1 and run.expert_tensor != 1:
         raise refuse(
             "torchtitan",
@@ -173,6 +182,7 @@ def read(settings: Settings) -> TrainingLaunch:
     if (batch is None or batch < 0) and local and shard != -1:
         batch = local * sizes["data"] * sizes.get("fsdp", 1) * expert
     ranks = tensor * sizes["context"] * pipe
+    converters = _converters(values)
     return TrainingLaunch(
         sizes=sizes,
         fill=role if shard == -1 else None,
@@ -189,9 +199,32 @@ def read(settings: Settings) -> TrainingLaunch:
         remat=_read_remat(settings, values),
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
+        compute="fp8" if converters else None,
         precision="bf16" if values.get("training.dtype") == "bfloat16" else "fp32",
+        notes=tuple(_notes(values, converters)),
         model=_model(values),
     )
+
+
+def _converters(values: dict[str, Any]) -> str:
+    """The model converters that put matmuls into 8 bits, as a text; empty if there are none."""
+    named = [value for path, value in values.items() if path.rpartition(".")[2] == "converters"]
+    text = " ".join(str(value) for value in named).lower()
+    return text if re.search(r"float8|fp8|\bmx\b", text) else ""
+
+
+def _notes(values: dict[str, Any], converters: str) -> list[str]:
+    """What the file sets and the plan has otherwise."""
+    notes = []
+    if re.search(r"mxfp8|\bmx\b", converters):
+        notes.append("the converter for MX formats is planned as fp8, without scales of blocks.")
+    gathers = [path for path, value in values.items() if path.endswith("float8_all_gather")]
+    if converters and any(values[path] is True for path in gathers):
+        notes.append("float8 all-gathers of FSDP: planned in the dtype of the weights' compute.")
+    config = str(values.get("config"))
+    if not converters and re.search(r"float8|fp8", config):
+        notes.append(f"by its name {config} converts matmuls to 8 bits; bf16 is planned.")
+    return notes
 
 
 def _size(values: dict[str, Any], name: str, default: int = 1) -> int:

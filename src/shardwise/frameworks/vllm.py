@@ -6,10 +6,17 @@ tensor parallelism together share the experts. https://docs.vllm.ai/en/latest/se
 
 from __future__ import annotations
 
+import functools
+import math
+
+from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.frameworks import engine_layout
+from shardwise.frameworks.chip_devices import engine_device_sizes
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
+from shardwise.hardware import Chip
+from shardwise.plan.machine import system_of
 
 _KV = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8_per_token_head"}
 # Options that change memory or speed, and that plans have no word for.
@@ -17,6 +24,7 @@ _UNREAD = (
     "gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "cpu_offload_gb",
     "speculative_config", "enforce_eager", "enable_dbo", "enable_lora", "hf_overrides",
 )  # fmt: skip
+LARGE_MEMORY = 70 * 1024**3  # bytes of a GPU from which vLLM runs more sequences by default
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
@@ -24,7 +32,8 @@ def write(engine: Engine) -> Written:
     """The file of an engine."""
     engine_layout.check(engine, "vllm", sequence_split=True, context=True)
     _check_context(engine)
-    mesh = engine.layout.mesh
+    chip = system_of(engine.plan.hardware).chip
+    mesh = engine_device_sizes(engine.layout.mesh, chip)
     whole = engine_layout.whole_experts(engine, "vllm", mesh["tensor"], mesh["expert"])
     method, notes = engine_layout.quantization(engine)
     settings: Settings = {
@@ -42,6 +51,9 @@ def write(engine: Engine) -> Written:
     }
     if method:
         settings["quantization"] = method
+    if mesh != engine.layout.mesh:
+        n_devices = math.prod(mesh.values())
+        notes.append(f"{engine.layout.n_chips} chips of an engine are {n_devices} devices of JAX.")
     if mesh["context"] > 1:
         settings["prefill-context-parallel-size"] = mesh["context"]
         if engine.is_moe:
@@ -114,8 +126,10 @@ def read(settings: Settings) -> ServingLaunch:
     model, dtype = engine_layout.quantized_repository(_model(settings, values))
     return ServingLaunch(
         sizes=sizes,
+        counts_devices=True,
         fill="data",
         batch=per_rank * sizes["expert"] if per_rank else None,
+        default_batch=functools.partial(_default_batch, sizes["expert"]),
         context=values.number("max_model_len"),
         chunk=values.number("max_num_batched_tokens"),
         weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
@@ -126,6 +140,12 @@ def read(settings: Settings) -> ServingLaunch:
         part=roles[0] if roles else None,
         model=model,
     )
+
+
+def _default_batch(ranks: int, chip: Chip) -> int:
+    """The default of max-num-seqs (`EngineArgs.get_batch_defaults`), of all data-parallel ranks."""
+    is_large = capacity_bytes(chip) >= LARGE_MEMORY and not chip.name.startswith("a100")
+    return ranks * (1024 if is_large and not chip.ici else 256)
 
 
 def _model(settings: Settings, values: Values) -> str | None:

@@ -121,3 +121,8 @@ def test_recipes_shard_the_optimizer_unless_they_are_overridden(
 ) -> None:
     launch: Any = registry.read(text, "a.sh" if name else "a.yaml", name).launch
     assert launch.zero == 1
+
+
+def test_flags_of_the_compiler_are_no_options_elsewhere() -> None:
+    text = f"{SCRIPT.replace('${MICRO}', '1')} ${{XLA_FLAGS}} ${{LIBTPU_INIT_ARGS}}"
+    assert registry.read(text, "train.sh").elsewhere == ("${EXTRA_ARGS}",)

@@ -182,6 +182,15 @@ def test_refusals() -> None:
         sw.plan(LLAMA, system, sw.Serve(context=8192), disaggregate=True)
     with pytest.raises(DoesNotFit, match=r"Smallest that fit: .*int8 v5e:4x8"):
         sw.plan(sw.model("llama3.1-405b"), system, CHAT)
+    with pytest.raises(DoesNotFit) as refusal:  # the sizes are at fault, not the machine
+        sw.plan(
+            LLAMA,
+            sw.hardware("h100:2"),
+            sw.Serve(context=4096),
+            {"tensor": 1, "fsdp": 1, "pipe": 1},
+        )
+    assert refusal.value.problems[1].startswith("Smallest that fit: fp8 h100:1 ")
+    assert "fit with tensor and fsdp and pipe left free: bf16 h100:2." in refusal.value.problems[2]
     with pytest.raises(DoesNotFit, match="room for"):
         sw.plan(LLAMA, system, sw.Serve(context=8192, batch=1000))
     with pytest.raises(BadInput, match="disaggregate"):

@@ -78,6 +78,8 @@ def run(
     inputs.done()
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
+    for text in launch.notes:
+        note(f"{path}: {text}")
     for word in content.elsewhere:
         note(f"{path}: the options in {word} are elsewhere, and missing here.")
     for option in content.misspelled:
@@ -91,6 +93,12 @@ def run(
         if isinstance(launch, ServingLaunch):
             plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
             _note_sequences(path, plan, sequences or launch.batch)
+            default = replan.default_batch(launch, machine)
+            if default and not (sequences or launch.batch):
+                note(
+                    f"{path} does not say how many sequences run at a time: at most {default:,} "
+                    f"are planned, the default of {content.framework.title}."
+                )
         elif isinstance(launch, TrainingLaunch):
             plan = replan.training_plan(launch, config, system, sizes)
         else:

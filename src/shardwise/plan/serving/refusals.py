@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from shardwise import units
 from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseError, TooManyChips
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.search import fit
+from shardwise.search.given import Fixed
 from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.search.serving.room import rooms
@@ -119,8 +120,36 @@ def _weight_bytes(job: Serve) -> float:
 
 
 def _smallest_machines(request: Request, job: Serve) -> Iterator[str]:
-    """A sentence with the smallest machine of the chip that fits, for each dtype."""
-    fitting = []
+    """Sentences with the smallest machine of the chip that fits, for each dtype.
+
+    The sizes that the user fixed are kept where a machine fits with them.
+    """
+    kept = tuple((name, value) for name, value in request.fixed.chosen if name != "data")
+    fitting = _fitting_machines(request, job, replace(request.fixed, chosen=kept))
+    free = {}
+    if request.fixed.names:
+        others = _fitting_machines(request, job, replace(request.fixed, chosen=(), max_sizes=()))
+        free = {dtype: name for dtype, name in others.items() if dtype not in fitting}
+    if fitting:
+        yield f"Smallest that fit: {_listed(fitting)}. Nothing was planned."
+    if free:
+        names = " and ".join(request.fixed.names)
+        yield f"Smallest that fit with {names} left free: {_listed(free)}. Nothing was planned."
+    if fitting or free:
+        return
+    try:
+        fit.fit(request.config, request.chip, job)
+    except DoesNotFit as error:
+        yield error.problems[0]
+
+
+def _listed(machines_of_dtypes: Mapping[str, str]) -> str:
+    return " · ".join(f"{dtype} {name}" for dtype, name in machines_of_dtypes.items())
+
+
+def _fitting_machines(request: Request, job: Serve, fixed: Fixed) -> dict[str, str]:
+    """Dtype -> name of the smallest machine of the chip that fits with the fixed settings."""
+    fitting = {}
     for dtype in dict.fromkeys((job.weights, *NARROW_DTYPES[request.chip.kind])):
         if units.bytes_per_element(dtype) > _weight_bytes(job):
             continue
@@ -129,21 +158,19 @@ def _smallest_machines(request: Request, job: Serve) -> Iterator[str]:
         unbounded = replace(narrow, rate=None, ttft_s=None, tpot_s=None)
         for system in machines(request.config, request.chip, narrow):
             attempt = Request(
-                config=request.config, hardware=system, jobs=[unbounded], peak=request.peak
+                config=request.config,
+                hardware=system,
+                jobs=[unbounded],
+                fixed=fixed,
+                peak=request.peak,
             )
             try:
                 rank(attempt, 0)
             except ShardwiseError:
                 continue
-            fitting.append(f"{dtype} {system.name}")
+            fitting[dtype] = system.name
             break
-    if fitting:
-        yield f"Smallest that fit: {' · '.join(fitting)}. Nothing was planned."
-        return
-    try:
-        fit.fit(request.config, request.chip, job)
-    except DoesNotFit as error:
-        yield error.problems[0]
+    return fitting
 
 
 def _what_meets_bounds(request: Request) -> Iterator[str]:

@@ -1,0 +1,50 @@
+"""Manifests of Kubernetes and Docker Compose: the commands of their containers, as a script.
+
+A container has `command` and `args`, lists of words; Compose has `entrypoint` and `command`, lists
+or text. https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.frameworks.exported import Settings
+
+_COMMANDS = ("entrypoint", "command", "args")
+_OF_A_SHELL = ("-c", "-lc", "-ec")
+
+
+def is_manifest(settings: Settings) -> bool:
+    """Whether a YAML document is a manifest."""
+    return "apiVersion" in settings or isinstance(settings.get("services"), Mapping)
+
+
+def script(settings: Settings) -> str:
+    """The commands of all containers, one a line; empty if there are none."""
+    return "\n".join(_commands(settings))
+
+
+def _commands(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        words = [text for key in _COMMANDS if (text := _text(value.get(key)))]
+        if words:
+            yield " ".join(words)
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _commands(item)
+
+
+def _text(words: Any) -> str:
+    """The words of a command; what follows `bash -c` is a script of its own."""
+    if isinstance(words, str):
+        return words
+    if not isinstance(words, list):
+        return ""
+    text = ""
+    for i, word in enumerate(words):
+        is_script = (i and str(words[i - 1]) in _OF_A_SHELL) or "\n" in str(word)
+        text += f"\n{word}\n" if is_script else f"{shlex.quote(str(word))} "
+    return text

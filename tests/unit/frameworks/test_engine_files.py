@@ -1,0 +1,76 @@
+"""Engines of files: sequences at a time by default, devices of a chip, dtypes of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadShape
+from shardwise.frameworks import registry, replan
+from tests.golden.terminal import run
+
+
+def launch(text: str, file: str = "a.sh") -> Any:
+    return registry.read(text, file).launch
+
+
+VLLM = "vllm serve meta-llama/Llama-3.2-1B --max-model-len 512"
+TENSORRT = "tensor_parallel_size: 1\nmax_seq_len: 64\nkv_cache_config: {dtype: fp8}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "machine", "default"),
+    [
+        (VLLM, "a.sh", "h100:1", 1024),
+        (VLLM, "a.sh", "a100:1", 256),
+        (VLLM, "a.sh", "l40s:1", 256),
+        (f"{VLLM} -dp 2 -ep", "a.sh", "h100:2", 2048),
+        (TENSORRT, "a.yaml", "h100:1", 2048),
+    ],
+)
+def test_an_engine_runs_its_default_number_of_sequences_at_most(
+    text: str, file: str, machine: str, default: int
+) -> None:
+    engine, system = launch(text, file), sw.hardware(machine)
+    assert replan.default_batch(engine, system) == default
+    if "-ep" in text:
+        return
+    model = sw.model("llama3.2-1b")
+    plan = replan.serving_plan(engine, model, system)
+    room = replan.serving_plan(engine, model, system, batch=default + 1)  # fits too
+    assert (plan.estimate.decode.batch, room.estimate.decode.batch) == (default, default + 1)
+
+
+def test_the_default_number_of_sequences_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("v.sh").write_text(VLLM)
+    notes = " ".join(run("import", "v.sh", "llama3.2-1b", "h100:1").err.split())
+    assert "does not say how many sequences run at a time: at most 1,024 are planned" in notes
+    assert "at most" not in run("import", "v.sh", "llama3.2-1b", "h100:1", "--batch", "8").err
+
+
+def test_an_engine_of_vllm_counts_devices() -> None:
+    """A recipe of four chips of 7x has tensor-parallel-size 8."""
+    command = "vllm serve x -tp {} --max-model-len 4096 --max-num-seqs 8"
+    model, machine = sw.model("llama3-8b"), sw.hardware("7x:2x2x1")
+    plan = replan.serving_plan(launch(command.format(8)), model, machine)
+    assert plan.strategy.servers.mesh["tensor"] == 4
+    text = registry.export(plan, "vllm").text
+    assert "tensor-parallel-size: 8\n" in text
+    again = replan.serving_plan(launch(text, "a.yaml"), model, machine)
+    assert again.strategy.servers.mesh == plan.strategy.servers.mesh
+    with pytest.raises(BadShape, match="Write a multiple of 2"):
+        replan.serving_plan(launch(command.format(1)), model, machine)
+
+
+@pytest.mark.parametrize("framework", registry.names("serve"))
+@pytest.mark.parametrize("dtype", ["fp8", "int4"])
+def test_weights_of_an_exported_engine_come_back(framework: str, dtype: str) -> None:
+    job = sw.Serve(context=4096, weights=dtype, kv="bf16", compute="bf16")
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:1"), job)
+    assert launch(registry.export(plan, framework).text, "a.yaml").weights == dtype
