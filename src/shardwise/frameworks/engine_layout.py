@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, refuse
 from shardwise.models import ModelConfig, presets
 from shardwise.search.serving.legal import min_kv_heads
+from shardwise.workload import Serve
 
 MAX_TOKENS = 8192  # of a pass with chunked prefill, as in `simulate.limits` and in vLLM
 
@@ -147,6 +149,33 @@ def kv_cache(values: Values, names: Mapping[str, str]) -> tuple[str | None, tupl
     word = str(values.get("kv_cache_dtype") or "auto")
     dtype = {**names, "auto": "bf16"}.get(word)
     return dtype, () if dtype else (f"kv_cache_dtype {word}",)
+
+
+def drafted_tokens(config: Any, *names: str) -> int:
+    """Tokens that a draft proposes for each pass; 0 if the configuration does not say.
+
+    Args:
+        config: settings of speculative decoding, or their JSON.
+        names: keys of the number, the first that is set.
+    """
+    if isinstance(config, str) and config.lstrip().startswith("{"):
+        try:
+            config = json.loads(config)
+        except ValueError:
+            return 0
+    numbers = [config.get(name) for name in names] if isinstance(config, Mapping) else []
+    return next((n for n in numbers if isinstance(n, int) and n > 0), 0)
+
+
+def draft_notes(n_tokens: int) -> tuple[str, ...]:
+    """What a plan assumes of drafted tokens, which no file says."""
+    if not n_tokens:
+        return ()
+    assumed = Serve(context=1)
+    return (
+        f"{n_tokens} drafted tokens a pass are planned, each accepted with a probability of "
+        f"{assumed.acceptance:g}, for {assumed.draft_cost:.0%} of the time of a pass each.",
+    )
 
 
 def kv_split(shards: int) -> str:

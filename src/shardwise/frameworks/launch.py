@@ -156,6 +156,7 @@ class ServingLaunch(Launch):
         splits: choices of an engine's layout, `{"kv": "sequence", "expert_tensor": 1}`.
         cache_ranks: tensor ranks that share the tokens of a KV head.
         default_batch: chip -> sequences of the engine at the same time if the file does not say.
+        drafted: tokens that speculative decoding drafts for each pass.
         part: what a disaggregated engine does: "prefill" or "decode".
     """
 
@@ -168,6 +169,7 @@ class ServingLaunch(Launch):
     cache_ranks: int = 1
     default_batch: Callable[[Chip], int] | None = None
     part: str | None = None
+    drafted: int = 0
 
     def choices(self, mesh: Mesh) -> dict[str, int | str]:
         """The choices that a search has to keep: the engine, whose number is not one of them."""

@@ -143,6 +143,7 @@ def serving_plan(
             weights=weights,
             kv=launch.kv or usual_cache(weights, chip),
             compute=usual_compute(weights, chip),
+            drafted=launch.drafted,
         )
         return serving_build.plan(model, machine, job, launch.choices(mesh))
 

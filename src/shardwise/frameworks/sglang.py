@@ -111,6 +111,10 @@ def read(settings: Settings) -> ServingLaunch:
     names = {word: dtype for dtype, word in _KV.items()}
     names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
     kv, unread = engine_layout.kv_cache(values, names)
+    # A chain of so many tokens; of a tree, its depth.
+    drafted = values.number("speculative_num_steps") or 0
+    if not values.get("speculative_algorithm"):
+        drafted = 0
     mode = values.get("disaggregation_mode")
     chunk = values.number("chunked_prefill_size")
     model, dtype = engine_layout.quantized_repository(values.get("model_path", "model"))
@@ -130,7 +134,15 @@ def read(settings: Settings) -> ServingLaunch:
         kv=kv,
         splits=splits,
         cache_ranks=shared,
-        ignored=ignored + values.unread(_UNREAD) + unread,
+        ignored=ignored
+        + tuple(
+            name
+            for name in values.unread(_UNREAD)
+            if name != "speculative_algorithm" or not drafted
+        )
+        + unread,
+        notes=engine_layout.draft_notes(drafted),
+        drafted=drafted,
         part=mode if mode in ("prefill", "decode") else None,
         model=model,
     )

@@ -84,6 +84,9 @@ def read(settings: Settings) -> ServingLaunch:
     if (degree > 1 or groups > 1) and ranks // degree != tensor:
         splits["expert_tensor"] = ranks // degree
     per_rank = values.number("max_batch_size")
+    drafted = engine_layout.drafted_tokens(
+        values.get("speculative_config"), "max_draft_len", "num_nextn_predict_layers"
+    )
     model, dtype = engine_layout.quantized_repository(values.get("model"))
     cache = str(setting(settings, "kv_cache_config.dtype", "auto"))
     return ServingLaunch(
@@ -100,6 +103,9 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
+        ignored=values.unread(("speculative_config",)) if not drafted else (),
+        notes=engine_layout.draft_notes(drafted),
+        drafted=drafted,
         model=model,
     )
 

@@ -119,6 +119,8 @@ def read(settings: Settings) -> ServingLaunch:
         "expert": ranks if whole else 1,
     }
     per_rank = values.number("max_num_seqs")
+    speculation = values.get("speculative_config", "sc")
+    drafted = engine_layout.drafted_tokens(speculation, "num_speculative_tokens")
     transfer = str(values.get("kv_transfer_config"))
     roles = [part for part, role in _ROLES.items() if role in transfer]
     names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -136,7 +138,12 @@ def read(settings: Settings) -> ServingLaunch:
         kv=kv,
         splits=splits,
         cache_ranks=shards,
-        ignored=values.unread(_UNREAD) + unread,
+        ignored=tuple(
+            name for name in values.unread(_UNREAD) if name != "speculative_config" or not drafted
+        )
+        + unread,
+        notes=engine_layout.draft_notes(drafted),
+        drafted=drafted,
         part=roles[0] if roles else None,
         model=model,
     )

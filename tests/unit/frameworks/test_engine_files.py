@@ -68,6 +68,41 @@ def test_an_engine_of_vllm_counts_devices() -> None:
         replan.serving_plan(launch(command.format(1)), model, machine)
 
 
+@pytest.mark.parametrize(
+    ("text", "file", "drafted"),
+    [
+        (
+            VLLM + ' --speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\'',
+            "a.sh",
+            3,
+        ),
+        (VLLM + " --speculative-config '{broken'", "a.sh", 0),
+        (
+            "python -m sglang.launch_server --model-path x --speculative-algorithm EAGLE "
+            "--speculative-num-steps 2 --speculative-num-draft-tokens 3",
+            "a.sh",
+            2,
+        ),
+        (f"{TENSORRT}speculative_config: {{decoding_type: MTP, max_draft_len: 1}}\n", "a.yaml", 1),
+    ],
+)
+def test_drafted_tokens_are_planned(text: str, file: str, drafted: int) -> None:
+    engine = launch(text, file)
+    assert engine.drafted == drafted
+    assert len(engine.notes) == bool(drafted)
+    assert any("speculative" in option for option in engine.ignored) == (not drafted)
+
+
+def test_drafts_make_a_token_faster() -> None:
+    command = f"{VLLM} --max-num-seqs 8"
+    model, machine = sw.model("llama3.2-1b"), sw.hardware("h100:1")
+    plain = replan.serving_plan(launch(command), model, machine)
+    text = command + " --speculative-config '{\"num_speculative_tokens\": 2}'"
+    plan = replan.serving_plan(launch(text), model, machine)
+    assert plan.workload.drafted == 2
+    assert plan.estimate.tpot_s < plain.estimate.tpot_s
+
+
 @pytest.mark.parametrize("framework", registry.names("serve"))
 @pytest.mark.parametrize("dtype", ["fp8", "int4"])
 def test_weights_of_an_exported_engine_come_back(framework: str, dtype: str) -> None:

@@ -124,18 +124,19 @@ def _smallest_machines(request: Request, job: Serve) -> Iterator[str]:
 
     The sizes that the user fixed are kept where a machine fits with them.
     """
-    kept = tuple((name, value) for name, value in request.fixed.chosen if name != "data")
-    fitting = _fitting_machines(request, job, replace(request.fixed, chosen=kept))
-    free = {}
+    sizes = tuple((name, value) for name, value in request.fixed.chosen if name != "data")
+    fitting = _fitting_machines(request, job, replace(request.fixed, chosen=sizes))
+    with_free_sizes = {}
     if request.fixed.names:
-        others = _fitting_machines(request, job, replace(request.fixed, chosen=(), max_sizes=()))
-        free = {dtype: name for dtype, name in others.items() if dtype not in fitting}
+        unfixed = _fitting_machines(request, job, replace(request.fixed, chosen=(), max_sizes=()))
+        with_free_sizes = {dtype: name for dtype, name in unfixed.items() if dtype not in fitting}
     if fitting:
         yield f"Smallest that fit: {_listed(fitting)}. Nothing was planned."
-    if free:
+    if with_free_sizes:
         names = " and ".join(request.fixed.names)
-        yield f"Smallest that fit with {names} left free: {_listed(free)}. Nothing was planned."
-    if fitting or free:
+        machines_text = _listed(with_free_sizes)
+        yield f"Smallest that fit with {names} left free: {machines_text}. Nothing was planned."
+    if fitting or with_free_sizes:
         return
     try:
         fit.fit(request.config, request.chip, job)
