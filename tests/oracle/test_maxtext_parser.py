@@ -29,6 +29,7 @@ TPUS = {
     "tpu-ulysses": ("llama3-8b", "ulysses"),
     "tpu-latent-ring": ("deepseek-v2-lite", "ring"),
 }
+DEVICES = 128  # of 64 chips of 7x
 NAMES = [*plans.TRAINING, *TPUS]
 Answers = dict[str, dict[str, Any]]
 
@@ -41,6 +42,13 @@ def plan(name: str) -> sw.Plan:
     mesh = sw.Mesh(fsdp=16, context=4)
     words = {"context_kind": kind}
     return sw.evaluate(sw.model(model), sw.hardware("v5p:4x4x4"), job, mesh, words)
+
+
+def ironwood() -> sw.Plan:
+    job = sw.Train(batch=128, seq=8192, remat="full")
+    return sw.evaluate(
+        sw.model("llama3-8b"), sw.hardware("7x:4x4x4"), job, sw.Mesh(fsdp=64), {"micro_batch": 2}
+    )
 
 
 def request(path: Path, text: str, name: str, **changes: int) -> dict[str, Any]:
@@ -72,6 +80,10 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
         assert changed != text
         requests[fault] = request(folder / f"{fault}.yml", changed, "hybrid")
     requests["one-slice"] = request(folder / "one-slice.yml", text, "hybrid", slices=1)
+    path = folder / "ironwood.yml"
+    path.write_text(registry.export(ironwood(), "maxtext").text)
+    requests["ironwood"] = {"file": str(path), "folder": str(folder), "devices": DEVICES}
+    requests["ironwood"]["slices"] = 1
     return framework_parsers.read("maxtext", requests)
 
 
@@ -103,6 +115,13 @@ def test_maxtext_reads_the_mesh_of_the_plan(answers: Answers, name: str) -> None
         assert config["gradient_accumulation_steps"] == 1
     else:
         assert config["gradient_accumulation_steps"] == layout.n_microbatches
+
+
+def test_maxtext_fills_all_devices_of_ironwood(answers: Answers) -> None:
+    config = answers["ironwood"]
+    assert config.get("error") is None
+    assert math.prod(config["ici_parallelism"]) == DEVICES
+    assert config["global_batch_size_to_train_on"] == ironwood().job.batch
 
 
 def _mesh_axis(axis: str) -> str:

@@ -2,6 +2,7 @@
 
 A mesh axis of n devices has a shard on each, so that a chip has two of its shards: `fsdp 128` of
 64 chips of 7x is `fsdp 64` of a plan, and `tensor 8` is `tensor 4` where `fsdp` has one member.
+MaxText, src/maxtext/utils/accelerator_to_spec_map.py: tpu7x of 4x4x4 chips is 128 devices.
 """
 
 from __future__ import annotations
