@@ -95,6 +95,7 @@ class Best:
         n_strategies: number of legal strategies evaluated so far.
         n_fitting: number of those that fit in memory.
         step_s: mesh -> its best step time among strategies that fit in memory.
+        fastest_s: the best step time among strategies that fit in memory.
     """
 
     n_meshes: int
@@ -105,6 +106,7 @@ class Best:
     n_strategies: int = 0
     n_fitting: int = 0
     step_s: dict[Mesh, float] = field(default_factory=dict)
+    fastest_s: float = math.inf
 
     @property
     def keeps_all(self) -> bool:
@@ -128,15 +130,16 @@ class Best:
             return seconds < self.limit_s
         return ~too_large & (seconds < self._limits(cells))
 
-    def slowest(self, cells: Cells) -> Num:
-        """Step seconds from which no strategy of a cell is of interest any more.
+    @property
+    def slowest_s(self) -> float:
+        """Step seconds from which no strategy is of interest any more.
 
         Only a search for a single mesh has such a limit. A longer list also names the best
         strategy of other `tensor` sizes, however slow it is.
         """
         if self.n_meshes > 1 or self.keeps_all:
             return math.inf
-        return self._limits(cells) if self.step_s else self.limit_s
+        return min(self.fastest_s, self.limit_s)
 
     def _limits(self, cells: Cells) -> Num:
         """Step seconds below which a strategy of each cell would be among the best so far."""

@@ -18,7 +18,7 @@ from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Cells:
     """Combinations of mesh, placement and microbatch size, as parallel arrays.
 
@@ -71,11 +71,24 @@ class Cells:
         form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
         return Layouts(
             **form_fields,
-            sizes=self.sizes,
+            sizes=self._plain_sizes,
             micro_batch=self.micro_batch,
             n_microbatches=self.n_microbatches,
             virtual=chunks,
         )
+
+    @functools.cached_property
+    def _plain_sizes(self) -> Mapping[str, Num]:
+        """`sizes`, with a plain number for a role that has one size in all cells.
+
+        Plain numbers are faster: most searches have roles of one chip, and those of a given mesh
+        have no other sizes.
+        """
+        plain: dict[str, Num] = {}
+        for role, size in self.sizes.items():
+            is_plain = len(size) > 0 and (size == size[0]).all()
+            plain[role] = int(size[0]) if is_plain else size
+        return plain
 
 
 def cells(

@@ -53,6 +53,7 @@ class Block:
         score: array [2, number of cells] for each cell's best form: first whether it is too large
             for the memory (1 or 0), then its step seconds, or its bytes of memory if too large.
         form: for each cell, the index in `forms` of its best form; -1 without a legal form.
+        least_s: for each cell, a lower bound of its step seconds under any form; 0 if not computed.
         parent: the block from which the cells were taken and their rows in it, or None.
         work: compute and memory, in one row for all placements of a mesh and microbatch size.
         work_rows: for each cell, its row in `work`.
@@ -83,6 +84,7 @@ class Block:
         self.forms: list[Form] = []
         self.score = np.full((2, n_cells), np.inf)
         self.form = np.full(n_cells, -1)
+        self.least_s = np.zeros(n_cells)
         self.parent: tuple[Block, Num] | None = None
         if work is None:
             distinct, rows = cells.distinct()
@@ -97,7 +99,6 @@ class Block:
         self._once: dict[tuple[int, str], OncePerStep] = {}
         self._legal: dict[WithoutRemat, Num] = {}
         self._settled: dict[WithoutRemat, list[tuple[frozenset[str], Num]]] = {}
-        self._slowest: Num = np.inf
 
     def rows_to_search(self) -> Num:
         """Indices of the cells to search: those that the runtime runs under any form, or all."""
@@ -159,6 +160,7 @@ class Block:
             work=(self.work, self.work_rows[rows]),
         )
         block.parent = (self, rows)
+        block.least_s = self.least_s[rows]
         return block
 
     def run(self, best: Best) -> None:
@@ -177,12 +179,14 @@ class Block:
 
     def _evaluate_all(self, forms: Sequence[Form], best: Best) -> None:
         """Evaluate forms on the cells of this block, wherever they are legal."""
-        self._slowest = best.slowest(self.cells)
         for form in forms:
+            if not (self.least_s < best.slowest_s).any():
+                break
             key = without_remat(form)
             if key not in self._legal:
                 self._legal[key] = self.is_legal(form)[self.work_rows]
-            legal = self._legal[key] & ~self._is_settled(form, best)
+            legal = self._legal[key] & (self.least_s < best.slowest_s)
+            legal = legal & ~self._is_settled(form, best)
             if legal.any():
                 self._evaluate(form, legal, best)
 
@@ -316,16 +320,20 @@ class Block:
         """
         import numpy as np
 
-        priced = self.priced(form)
-        step_s = step_time(priced, self.microbatch(form), self._once_per_step(priced)).step_s
         fits, n_bytes = (column[self.work_rows] for column in self.work.fits_and_bytes(form))
         too_large = ~fits
-        value = np.where(too_large, n_bytes, step_s)
+        value = n_bytes
+        settled = fits
         fitting = legal & fits
         best.n_strategies += int(legal.sum())
         best.n_fitting += int(fitting.sum())
-        best.add_to_front(self, step_s, n_bytes, fitting.nonzero()[0])
-        settled = fits | (step_s >= self._slowest)
+        if fitting.any():  # the time of what does not fit is of no interest
+            priced = self.priced(form)
+            step_s = step_time(priced, self.microbatch(form), self._once_per_step(priced)).step_s
+            value = np.where(too_large, n_bytes, step_s)
+            best.add_to_front(self, step_s, n_bytes, fitting.nonzero()[0])
+            best.fastest_s = min(best.fastest_s, float(step_s[fitting].min()))
+            settled = fits | (step_s >= best.slowest_s)
         self._settled.setdefault(without_remat(form), []).append(
             (frozenset(form.recomputed), settled)
         )

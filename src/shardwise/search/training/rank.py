@@ -293,6 +293,7 @@ def _rank(
     batches = []
     for block in _blocks(config, system, job, cal, fixed):
         bounds = bound.bound(block)
+        block.least_s = bounds[1]
         # For a single mesh, strategies without a pipeline come first: they exclude most pipelines,
         # which are many, at once.
         is_late = best.n_meshes == 1 and block.group.pipelined
