@@ -121,24 +121,34 @@ class Array:
         """
         total: Num = 1
         for dim in self.dims:
-            total = total * local_size(dim, sizes, mesh)
+            size = sizes[dim.stored or dim.name]
+            if dim.axes:
+                size = shard_size(size, dim.axes, mesh)
+            total = total * size
         return total
 
 
 def shards(axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
     """Number of shards of a dim that these mesh axes shard."""
+    if len(axes) == 1:
+        return mesh.get(axes[0], 1)
     n: Num = 1
     for axis in axes:
         n = n * mesh.get(axis, 1)
     return n
 
 
+def shard_size(size: Num, axes: tuple[str, ...], mesh: Mapping[str, Num]) -> Num:
+    """Size of a dim of `size` in the largest of its shards over these mesh axes."""
+    n = shards(axes, mesh)
+    if isinstance(n, int) and n == 1:  # most dims of most meshes
+        return size
+    return ceil_div(size, n)
+
+
 def local_size(dim: Dim, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
     """Size of a dim in the largest shard: ceil(size / number of shards)."""
-    size = sizes[dim.name_in_memory]
-    if not dim.axes:
-        return size
-    return ceil_div(size, shards(dim.axes, mesh))
+    return shard_size(sizes[dim.name_in_memory], dim.axes, mesh)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.arrays import Num, ceil_div
+from shardwise.arrays import Num
 from shardwise.errors import BadSharding
-from shardwise.ops.einsum import Array, Einsum, shards
+from shardwise.ops.einsum import Array, Einsum, shard_size, shards
 
 # mesh axis -> the dim that it shards in the local matmul, or None
 Assignment = dict[str, str | None]
@@ -78,12 +78,12 @@ class Program:
 
     def local_flops(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the chip with the largest shards."""
-        local_sizes = dict(sizes)
+        sharded = {}
         for array in (*self.local.inputs, self.local.output):
             for dim in array.dims:
-                if dim.axes:
-                    local_sizes[dim.name] = ceil_div(sizes[dim.name], shards(dim.axes, mesh))
-        return self.local.flops(local_sizes)
+                if dim.axes and dim.name not in sharded:
+                    sharded[dim.name] = shard_size(sizes[dim.name], dim.axes, mesh)
+        return self.local.flops({**sizes, **sharded})
 
 
 def axes_of(einsum: Einsum) -> tuple[str, ...]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.training.microbatch import MicrobatchTime
 from shardwise.estimate.training.step import step_time
+from shardwise.models import ModelConfig
+from shardwise.search.given import Value
 from shardwise.search.training.evaluate import Block
 from shardwise.search.training.forms import (
+    CACHED_LISTS,
     MAX_CHUNKS,
+    Group,
     WithoutRemat,
     forms_below_1f1b,
     least_memory_form,
@@ -20,9 +25,10 @@ from shardwise.strategy.layout import Form
 from shardwise.strategy.schedules import Times, chunked, find
 from shardwise.strategy.stages import MIN_FILLED_SHARE
 from shardwise.vocabulary import NO_SCHEDULE
+from shardwise.workload import Train
 
 # Settings fixed by the user that the bounds keep too.
-KEPT = ("loss_chunks", "remat", "zero", "expert_tensor")
+KEPT = ("loss_chunks", "remat", "zero", "expert_tensor", "tensor")
 
 
 def bound(block: Block) -> tuple[Num, Num]:
@@ -60,17 +66,24 @@ def least_seconds(block: Block) -> Num:
     return seconds
 
 
-def _forms_by_expert_tensor(block: Block) -> Iterable[list[Form]]:
+def _forms_by_expert_tensor(block: Block) -> tuple[list[Form], ...]:
     """Lists of the forms of a block that have the same `expert_tensor`.
 
     Their schedules and kinds of context are not limited to those that the user fixed: a bound is
     that of the plain ones.
     """
-    kept = {name: value for name, value in block.fixed.items() if name in KEPT}
+    kept = tuple((name, value) for name, value in block.fixed.items() if name in KEPT)
+    return _form_lists(block.group, block.config, block.job, kept)
+
+
+@functools.lru_cache(maxsize=CACHED_LISTS)
+def _form_lists(
+    group: Group, config: ModelConfig, job: Train, kept: tuple[tuple[str, Value], ...]
+) -> tuple[list[Form], ...]:
     lists: dict[int | None, list[Form]] = {}
-    for form in block.group.forms(block.config, block.job, kept):
+    for form in group.forms(config, job, dict(kept)):
         lists.setdefault(form.expert_tensor, []).append(form)
-    return lists.values()
+    return tuple(lists.values())
 
 
 def most_left_bytes(block: Block) -> float:

@@ -6,6 +6,7 @@ schedule, kind of context parallelism.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from shardwise.workload import Train
 # Most chunks of layers on a stage of an interleaved schedule; with more, sends between stages cost
 # more time than the smaller bubble saves.
 MAX_CHUNKS = 16
+
+CACHED_LISTS = 256  # number of cached lists of forms, which a search asks for again and again
 
 WithoutRemat = tuple[str, int | None, int, str]  # see `without_remat`
 
@@ -78,6 +81,8 @@ class Group:
             options["context_kind"] = legal["context_kind"] = CONTEXT_KINDS
         if config.is_moe:
             options["expert_tensor"] = legal["expert_tensor"] = (None, 1)
+            if fixed.get("tensor") == 1:  # then both are the same
+                options["expert_tensor"] = (None,)
         # ZeRO-0 is tried only if the user fixed it: it sends as much as ZeRO-1 and needs more
         # memory.
         if self.weights_sharded:
@@ -106,7 +111,10 @@ class Group:
             )
 
 
-def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Fixed) -> list[Form]:
+@functools.lru_cache(maxsize=CACHED_LISTS)
+def framework_forms(
+    group: Group, config: ModelConfig, job: Train, fixed: Fixed
+) -> tuple[Form, ...]:
     """The forms of a group that the job's framework runs; those that the user fixed are kept."""
     forms = []
     for form in group.forms(config, job, fixed):
@@ -119,7 +127,7 @@ def framework_forms(group: Group, config: ModelConfig, job: Train, fixed: Fixed)
             context_runs or runs(job.framework, "context_kind", form.context_kind)
         ):
             forms.append(form)
-    return forms
+    return tuple(forms)
 
 
 def without_remat(form: Form) -> WithoutRemat:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, ceil_div
+from shardwise.arrays import Num
 from shardwise.models.weights import Weight
-from shardwise.ops.einsum import shards
+from shardwise.ops.einsum import shard_size
 from shardwise.ops.program import SavedActivation
 from shardwise.strategy.rules import Rules, layout
 
@@ -50,7 +50,7 @@ class LocalElements:
             name, number, axes = factors[-1]
             size = self._sizes[name] if number is None else number
             if axes:
-                size = ceil_div(size, shards(axes, self._mesh))
+                size = shard_size(size, axes, self._mesh)
             before = factors[:-1]
             self._products[factors] = self.product(before) * size if before else size
         return self._products[factors]
