@@ -98,7 +98,7 @@ class Block:
         self._programs: dict[ComputeKey, tuple[Step, MicrobatchTime]] = {}
         self._once: dict[tuple[int, str], OncePerStep] = {}
         self._legal: dict[WithoutRemat, Num] = {}
-        self._settled: dict[WithoutRemat, list[tuple[frozenset[str], Num]]] = {}
+        self._settled: dict[tuple[object, ...], list[tuple[Form, Num]]] = {}
 
     def rows_to_search(self) -> Num:
         """Indices of the cells to search: those that the runtime runs under any form, or all."""
@@ -297,18 +297,20 @@ class Block:
         return self._once[key]
 
     def _is_settled(self, form: Form, best: Best) -> Num:
-        """Whether no more recomputation can improve each cell, judged by less of it.
+        """Whether a form cannot improve a cell, judged by those that save less memory.
 
-        Recomputation takes time and saves memory: a form that fits, or that is too slow already,
-        excludes those that differ from it only in recomputing more.
+        Recomputation takes time, and so does ZeRO-2, which sends the gradients of every microbatch;
+        both save memory. A form that fits, or that is too slow already, excludes those that differ
+        from it only in recomputing more and in a higher ZeRO stage.
         """
         import numpy as np
 
         settled = np.zeros(len(self.cells), bool)
         if best.keeps_all:
             return settled
-        for less, settled_with_less in self._settled.get(without_remat(form), ()):
-            if form.full_remat or less < frozenset(form.recomputed):
+        for less, settled_with_less in self._settled.get(_kind(form), ()):
+            recomputes_more = form.full_remat or {*less.recomputed} <= {*form.recomputed}
+            if recomputes_more and less.zero <= form.zero:
                 settled = settled | settled_with_less
         return settled
 
@@ -334,9 +336,7 @@ class Block:
             best.add_to_front(self, step_s, n_bytes, fitting.nonzero()[0])
             best.fastest_s = min(best.fastest_s, float(step_s[fitting].min()))
             settled = fits | (step_s >= best.slowest_s)
-        self._settled.setdefault(without_remat(form), []).append(
-            (frozenset(form.recomputed), settled)
-        )
+        self._settled.setdefault(_kind(form), []).append((form, settled))
         best_too_large, best_value = self.score
         better = (too_large < best_too_large) | (
             (too_large == best_too_large) & (value < best_value)
@@ -369,6 +369,11 @@ class Block:
             n_microbatches=int(self.cells.n_microbatches[row]),
             virtual=virtual,
         )
+
+
+def _kind(form: Form) -> tuple[object, ...]:
+    """What tells a form apart from others, except its remat policy and ZeRO stage."""
+    return (form.context_kind, form.expert_tensor, form.schedule)
 
 
 def _least_demanding(form: Form) -> Form:
