@@ -32,7 +32,7 @@ from shardwise.search.training.forms import (
 )
 from shardwise.search.training.legal import is_legal
 from shardwise.search.training.runtime_limits import is_run
-from shardwise.strategy.layout import Form, Layout
+from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.schedules import chunked
 from shardwise.workload import Train
 
@@ -112,13 +112,12 @@ class Block:
             return is_searched[self.work_rows].nonzero()[0]
         return np.arange(0)
 
-    def is_legal(self, form: Form, chunks: Num = None) -> Num:
-        """Whether a form is legal, and one that the user admits, in each row of `work`.
+    def is_legal(self, form: Form) -> Num:
+        """Whether a form is legal, and one that the user admits, in each row of `work`."""
+        return self._are_legal(self.work.cells.layouts(form, self.work.chunks))
 
-        Args:
-            chunks: chunks of layers on a stage; None for those of each row.
-        """
-        layouts = self.work.cells.layouts(form, self.work.chunks if chunks is None else chunks)
+    def _are_legal(self, layouts: Layouts) -> Num:
+        """Whether each of the layouts is legal, and one that the user admits."""
         legal = is_legal(self.config, self.job, layouts)
         if self.fixed.any_layout:
             return legal
@@ -205,16 +204,14 @@ class Block:
         """(rows, chunks): each cell once for every legal number of chunks on its stages."""
         import numpy as np
 
-        counts = list(range(2, min(MAX_CHUNKS, self.config.n_layers // 2) + 1))
+        counts = np.arange(2, min(MAX_CHUNKS, self.config.n_layers // 2) + 1)
         if "virtual" in self.fixed:
-            counts = [count for count in counts if count == self.fixed["virtual"]]
-        least_demanding = _least_demanding(form)
-        rows = []
-        for count in counts:
-            legal = self.is_legal(least_demanding, count)
-            rows.append(legal[self.work_rows].nonzero()[0])
-        n_rows = [len(row) for row in rows]
-        return np.concatenate([[], *rows]).astype(int), np.repeat(counts, n_rows)
+            counts = counts[counts == self.fixed["virtual"]]
+        n_rows = len(self.work.cells)
+        cells = self.work.cells.take(np.tile(np.arange(n_rows), len(counts)))
+        legal = self._are_legal(cells.layouts(_least_demanding(form), np.repeat(counts, n_rows)))
+        which, rows = legal.reshape(len(counts), n_rows)[:, self.work_rows].nonzero()
+        return rows, counts[which]
 
     def _merge(self, other: Block, rows: Num) -> None:
         """Copy the best forms of another block's cells to this block, where they are better.
