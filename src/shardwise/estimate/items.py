@@ -88,7 +88,7 @@ class PricedItem:
                 `AllToAll_expert(tokens back)`.
         """
         if isinstance(self.work, Matmul):
-            return str(self.work.program.local)
+            return self.work.program.expression
         if isinstance(self.work, Transfer):
             return str(self.work.move)
         if not axes:

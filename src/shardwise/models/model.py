@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from shardwise.models.stack import Segment, one_after_another
 Block = TypeVar("Block", bound=Attention | Mamba | Mlp | Moe)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The architecture of a Transformer, as numbers.
 
@@ -163,22 +164,22 @@ class ModelConfig:
         """The most common kind of layer; the first of those that are equally common."""
         return max(self.groups, key=attrgetter("count")).layer
 
-    @property
+    @cached_property
     def attentions(self) -> tuple[tuple[Attention, int], ...]:
         """The attention of each layer group that has one, with its number of layers."""
         return self._blocks(lambda layer: layer.attention)
 
-    @property
+    @cached_property
     def mambas(self) -> tuple[tuple[Mamba, int], ...]:
         """The Mamba block of each layer group that has one, with its number of layers."""
         return self._blocks(lambda layer: layer.mamba)
 
-    @property
+    @cached_property
     def ffns(self) -> tuple[tuple[Mlp | Moe, int], ...]:
         """The feed-forward block of each layer group that has one, with its number of layers."""
         return self._blocks(lambda layer: layer.ffn)
 
-    @property
+    @cached_property
     def moes(self) -> tuple[tuple[Moe, int], ...]:
         """The routed feed-forward block of each layer group that has one, with its layers."""
         return self._blocks(lambda layer: layer.ffn if isinstance(layer.ffn, Moe) else None)

@@ -25,7 +25,7 @@ from shardwise.ops.einsum import Array, Einsum, shard_size, shards
 Assignment = dict[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Move:
     """One collective on an array, or a local `slice`, which sends nothing.
 
@@ -56,6 +56,10 @@ class Move:
         return n_bytes
 
     def __str__(self) -> str:
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         from shardwise.ops.collective import DISPLAY_NAMES
         from shardwise.ops.einsum import axes_text
 
@@ -63,7 +67,7 @@ class Move:
         return f"{name}_{axes_text(self.axes)}({self.before}) -> {self.after}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A way to run an einsum: moves of the inputs, the local matmul, moves of the output."""
 
@@ -75,6 +79,11 @@ class Program:
     @property
     def moves(self) -> tuple[Move, ...]:
         return self.before + self.after
+
+    @functools.cached_property
+    def expression(self) -> str:
+        """The local einsum as text, kept: every plan of a model has the same ones."""
+        return str(self.local)
 
     def local_flops(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the chip with the largest shards."""

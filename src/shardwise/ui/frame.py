@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -103,12 +104,18 @@ def _served(plan: ServingPlan) -> tuple[Question, LocalNames]:
     return question, local
 
 
+@functools.cache
+def _version() -> str:
+    """The package's version, which takes a file to read."""
+    return version("shardwise")
+
+
 def _frame(question: Question, inputs: Inputs, plan: AnyPlan) -> dict[str, Any]:
     settled = msgspec.structs.replace(question, strategy=_strategy(plan))
     settled_inputs = replace(inputs, strategy=tuple(sorted((settled.strategy or {}).items())))
     return {
         "schema": SCHEMA,
-        "version": version("shardwise"),
+        "version": _version(),
         "question": msgspec.to_builtins(settled),
         "searched": question.strategy is None,
         "headline": headline(plan),

@@ -6,10 +6,12 @@ layers. `busiest_stage` is the sum over those that one stage has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from shardwise.arrays import Num
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.matmul_kinds import EMBEDDING_AND_HEAD, is_embedding_or_head
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.run_variant import FusionProfile
@@ -28,9 +30,10 @@ MAX_EXPOSED_SHARE = 0.5  # of the traffic of a role that counts as hidden
 def operations(chosen: Candidate) -> tuple[Operation, ...]:
     """List all operations of a step; the time of each covers all its `count` occurrences."""
     step_operations: list[Operation] = []
+    unfused = replace(chosen.peak.rates, fusion=FusionProfile())
     for item in step_items(chosen.peak, chosen.program):
         if item.role is None:
-            local = local_operation(item, _computed_flops(chosen.peak, item))
+            local = local_operation(item, _computed_flops(unfused, chosen.peak.mesh, item))
             if item.work and is_embedding_or_head(item.work):
                 is_embedding = item.work.term.module == "embed"
                 local = replace(local, end="embed" if is_embedding else "unembed")
@@ -74,13 +77,12 @@ def is_hidden(chosen: Candidate, role: str) -> bool:
     return bool(exposed < MAX_EXPOSED_SHARE * traffic)
 
 
-def _computed_flops(peak: PricedLayout, item: PricedItem) -> float:
+def _computed_flops(rates: Rates, mesh: Mapping[str, Num], item: PricedItem) -> float:
     """FLOPs that kernels execute for a matmul, including masked tiles; 0 for other items."""
     if not isinstance(matmul := item.work, Matmul):
         return 0.0
     occurrences = float(item.count) / (matmul.count * matmul.n_chunks)
-    unfused = replace(peak.rates, fusion=FusionProfile())
-    return occurrences * float(unfused.computed_flops(matmul, peak.mesh))
+    return occurrences * float(rates.computed_flops(matmul, mesh))
 
 
 def _network_collective(peak: PricedLayout, item: PricedItem) -> PricedItem:
