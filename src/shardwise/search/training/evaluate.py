@@ -98,7 +98,7 @@ class Block:
         self._programs: dict[ComputeKey, tuple[Step, MicrobatchTime]] = {}
         self._once: dict[tuple[int, str], OncePerStep] = {}
         self._legal: dict[WithoutRemat, Num] = {}
-        self._settled: dict[tuple[object, ...], list[tuple[Form, Num]]] = {}
+        self._excluded: dict[tuple[object, ...], list[tuple[Form, Num]]] = {}
 
     def rows_to_search(self) -> Num:
         """Indices of the cells to search: those that the runtime runs under any form, or all."""
@@ -185,7 +185,7 @@ class Block:
             if key not in self._legal:
                 self._legal[key] = self.is_legal(form)[self.work_rows]
             legal = self._legal[key] & (self.least_s < best.slowest_s)
-            legal = legal & ~self._is_settled(form, best)
+            legal = legal & ~self._is_excluded(form, best)
             if legal.any():
                 self._evaluate(form, legal, best)
 
@@ -210,8 +210,8 @@ class Block:
         n_rows = len(self.work.cells)
         cells = self.work.cells.take(np.tile(np.arange(n_rows), len(counts)))
         legal = self._are_legal(cells.layouts(_least_demanding(form), np.repeat(counts, n_rows)))
-        which, rows = legal.reshape(len(counts), n_rows)[:, self.work_rows].nonzero()
-        return rows, counts[which]
+        count_rows, rows = legal.reshape(len(counts), n_rows)[:, self.work_rows].nonzero()
+        return rows, counts[count_rows]
 
     def _merge(self, other: Block, rows: Num) -> None:
         """Copy the best forms of another block's cells to this block, where they are better.
@@ -293,7 +293,7 @@ class Block:
             self._once[key] = once_per_step(priced)
         return self._once[key]
 
-    def _is_settled(self, form: Form, best: Best) -> Num:
+    def _is_excluded(self, form: Form, best: Best) -> Num:
         """Whether a form cannot improve a cell, judged by those that save less memory.
 
         Recomputation takes time, and so does ZeRO-2, which sends the gradients of every microbatch;
@@ -302,14 +302,14 @@ class Block:
         """
         import numpy as np
 
-        settled = np.zeros(len(self.cells), bool)
+        excluded = np.zeros(len(self.cells), bool)
         if best.keeps_all:
-            return settled
-        for less, settled_with_less in self._settled.get(_kind(form), ()):
+            return excluded
+        for less, excluded_with_less in self._excluded.get(_kind(form), ()):
             recomputes_more = form.full_remat or {*less.recomputed} <= {*form.recomputed}
             if recomputes_more and less.zero <= form.zero:
-                settled = settled | settled_with_less
-        return settled
+                excluded = excluded | excluded_with_less
+        return excluded
 
     def _evaluate(self, form: Form, legal: Num, best: Best) -> None:
         """Evaluate one form on all cells and keep it where it is the best so far.
@@ -322,7 +322,7 @@ class Block:
         fits, n_bytes = (column[self.work_rows] for column in self.work.fits_and_bytes(form))
         too_large = ~fits
         value = n_bytes
-        settled = fits
+        excluded = fits
         fitting = legal & fits
         best.n_strategies += int(legal.sum())
         best.n_fitting += int(fitting.sum())
@@ -332,8 +332,8 @@ class Block:
             value = np.where(too_large, n_bytes, step_s)
             best.add_to_front(self, step_s, n_bytes, fitting.nonzero()[0])
             best.fastest_s = min(best.fastest_s, float(step_s[fitting].min()))
-            settled = fits | (step_s >= best.slowest_s)
-        self._settled.setdefault(_kind(form), []).append((form, settled))
+            excluded = fits | (step_s >= best.slowest_s)
+        self._excluded.setdefault(_kind(form), []).append((form, excluded))
         best_too_large, best_value = self.score
         better = (too_large < best_too_large) | (
             (too_large == best_too_large) & (value < best_value)

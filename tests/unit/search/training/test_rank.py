@@ -24,7 +24,7 @@ from shardwise.search.training.best import MAX_SLOWDOWN
 from shardwise.search.training.rank import Candidate, Ranking
 from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.layout import Layout, table
-from shardwise.strategy.mesh import Mesh, place
+from shardwise.strategy.mesh import INSIDE_OUT, Mesh, place
 from shardwise.vocabulary import REMAT_POLICIES
 from shardwise.workload import Train
 from tests.strategies import every_layout, every_mesh
@@ -175,6 +175,31 @@ def test_the_best_first_search_looks_at_less() -> None:
     quick, whole = rank(*case, keep=1), rank(*case, keep=1, exhaustive=True)
     assert quick.n_strategies < whole.n_strategies
     assert quick.candidates[0].time.step_s == near(whole.candidates[0].time.step_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("llama3-70b", {"data": 2, "fsdp": 8, "tensor": 4}),
+        ("llama3-70b", {"data": 8, "tensor": 4, "pipe": 2}),
+        ("llama3-70b", {"tensor": 8, "context": 2, "pipe": 4}),
+        ("llama3-70b", {"data": 64}),  # fits under no form
+        ("qwen3-30b-a3b", {"data": 4, "expert": 8, "pipe": 2}),
+        ("qwen3-30b-a3b", {"fsdp": 4, "expert": 8, "tensor": 2}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch", [64, 512])
+def test_the_best_of_one_mesh_is_the_best_of_all_its_forms(
+    name: str, sizes: dict[str, int], batch: int
+) -> None:
+    """What ends early: cells by their bounds, more remat and ZeRO-2 where less of them fits."""
+    job = Train(batch=batch, seq=4096)
+    fixed = {**dict.fromkeys(INSIDE_OUT, 1), **sizes}
+    quick = rank(name, "h100:64", job, fixed=fixed, keep=1)
+    whole = rank(name, "h100:64", job, fixed=fixed, keep=1, exhaustive=True)
+    assert quick.candidates[0].layout == whole.candidates[0].layout
+    assert quick.n_strategies < whole.n_strategies or not whole.n_fitting
 
 
 def test_strategies_are_counted() -> None:
