@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli.verbs.training import validate as training
 from shardwise.validate.serving import predict as serving
+from shardwise.validate.training import score as training
 from tests.conftest import ROOT
 from tests.docs import pages
 

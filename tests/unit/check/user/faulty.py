@@ -104,8 +104,8 @@ def model(
 ) -> Program:
     """An embedding and layers, whose batch is split over `data`, as the weights are.
 
-    A batch that is whole is so from the beginning: no axis splits the tokens or what follows. The
-    program that trains has few tokens, because the compiler takes long over many.
+    A batch that is whole is so from the beginning: no axis splits the tokens or what follows. It
+    has few tokens, because the compiler takes long over many, whether the program trains or not.
     """
 
     def layer(x_BTD: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
@@ -129,7 +129,7 @@ def model(
     table_VD = array((V, D), "model")
     up_LDF = array((L, D, F), None, "data", "model")
     down_LFD = array((L, F, D), None, "model", "data")
-    n_tokens = (16, 128) if trains else (B, T)
+    n_tokens = (16, 8) if batch_is_whole else (B, T)
     tokens_BT = array(n_tokens, None if batch_is_whole else "data", dtype=jnp.int32)
     program = jax.grad(forward, argnums=(0, 1, 2)) if trains else forward
     return jax.jit(program), (table_VD, up_LDF, down_LFD, tokens_BT)

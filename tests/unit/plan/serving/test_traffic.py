@@ -75,7 +75,8 @@ def test_a_stricter_percentile_needs_no_fewer_chips() -> None:
 
 
 def test_capacity_falls_with_bursts_and_grows_with_bounds() -> None:
-    plan = sw.plan(LLAMA, NODE, chat(), {"tensor": 2}, disaggregate=False)
+    short = {"output": 64}  # a simulation takes as long as its answers are
+    plan = sw.plan(LLAMA, NODE, chat(**short), {"tensor": 2}, disaggregate=False)
     _, chosen = rebuild(plan)
 
     def most(traffic: str) -> float:
@@ -90,8 +91,8 @@ def test_capacity_falls_with_bursts_and_grows_with_bounds() -> None:
     assert most("constant") >= (1 - CAPACITY_STEP) * most("poisson")
     assert most("poisson") > most("bursty:3")
 
-    strict = sw.plan(LLAMA, NODE, chat(ttft_s=0.2), {"tensor": 2}, disaggregate=False)
-    loose = sw.plan(LLAMA, NODE, chat(ttft_s=2.0), {"tensor": 2}, disaggregate=False)
+    strict = sw.plan(LLAMA, NODE, chat(ttft_s=0.2, **short), {"tensor": 2}, disaggregate=False)
+    loose = sw.plan(LLAMA, NODE, chat(ttft_s=2.0, **short), {"tensor": 2}, disaggregate=False)
     arrivals = read_arrivals("poisson", 0.9)
     few, many = (largest_rate(rebuild(p)[1], arrivals)[0].rate for p in (strict, loose))
     each = few / strict.strategy.servers.count, many / loose.strategy.servers.count
