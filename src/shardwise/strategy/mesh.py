@@ -246,19 +246,21 @@ def _torus_span(
     return Span(tuple(rings), hop_s, borrowed=borrowed)
 
 
-def _factorings(sizes: Shape, shape: Shape) -> Iterator[tuple[Shape, ...]]:
+def _factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
     """Every way to divide a torus among mesh axes: for each mesh axis, its part of each torus axis.
 
     The parts of a mesh axis multiply to its size. They divide what the mesh axes before it leave of
     `shape`.
     """
     if not sizes:
-        yield ()
-        return
+        return [()]
+    if len(sizes) == 1:
+        return [(parts,) for parts in _splits(sizes[0], shape)]
+    factorings: list[tuple[Shape, ...]] = []
     for parts in _splits(sizes[0], shape):
         remaining = tuple(map(operator.floordiv, shape, parts))
-        for other_parts in _factorings(sizes[1:], remaining):
-            yield (parts, *other_parts)
+        factorings += [(parts, *others) for others in _factorings(sizes[1:], remaining)]
+    return factorings
 
 
 @functools.lru_cache(maxsize=65536)
@@ -276,9 +278,9 @@ def _undominated(
         shape, wrapped: those of the torus.
         pipe: index of the mesh axis `pipe`, if there is one.
     """
-    factorings = tuple(_factorings(sizes, shape))
+    factorings = _factorings(sizes, shape)
     if len(factorings) <= MAX_EXHAUSTIVE or not factorings[0]:
-        return factorings
+        return tuple(factorings)
     import numpy as np
 
     factors = np.array(factorings)  # factoring, mesh axis, torus axis
