@@ -108,6 +108,11 @@ def quantization(engine: Engine) -> tuple[str | None, list[str]]:
 def notes_of(engine: Engine) -> list[str]:
     """Notes about parts of a deployment that one engine's file cannot say."""
     notes = []
+    if preset := presets.find(engine.plan.model.name):
+        notes.append(
+            f"the checkpoint: {preset.source} is the one whose sizes are planned; name another of "
+            "the same sizes, as one tuned for instructions, in its place."
+        )
     if engine.layout.count > 1:
         notes.append(
             f"the plan has {engine.layout.count:,} such engines: start as many, behind a router."

@@ -157,6 +157,7 @@ class ServingLaunch(Launch):
         cache_ranks: tensor ranks that share the tokens of a KV head.
         default_batch: chip -> sequences of the engine at the same time if the file does not say.
         drafted: tokens that speculative decoding drafts for each pass.
+        replicas: engines that the file starts at least, each with all weights.
         part: what a disaggregated engine does: "prefill" or "decode".
     """
 
@@ -170,6 +171,7 @@ class ServingLaunch(Launch):
     default_batch: Callable[[Chip], int] | None = None
     part: str | None = None
     drafted: int = 0
+    replicas: int = 1
 
     def choices(self, mesh: Mesh) -> dict[str, int | str]:
         """The choices that a search has to keep: the engine, whose number is not one of them."""

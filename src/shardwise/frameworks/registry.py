@@ -178,6 +178,9 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
             f"name another: {', '.join(_known_to(settings) or FRAMEWORKS)}."
         )
     launch = framework.read(settings)
+    if not framework.knows(settings):
+        text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
+        launch = replace(launch, notes=(*launch.notes, text_of_none))
     origin = _ORIGIN.search(text)
     if origin:
         launch = replace(

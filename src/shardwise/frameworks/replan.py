@@ -114,8 +114,8 @@ def serving_plan(
     """Plan a deployment of the engine in a file.
 
     The file's number of sequences, or the engine's default, is the most that it runs at a time. If
-    fewer fit at their
-    full length, the plan has as many as fit: an engine starts, and lets the others wait.
+    fewer fit at their full length, the plan has as many as fit: an engine starts, and lets the
+    others wait.
 
     Args:
         context, batch, dtype: in the place of the file's; `dtype` is that of the weights.
@@ -130,6 +130,7 @@ def serving_plan(
     launch = engine_on_chips(launch, chip_of(machine))
     _check_cache_ranks(launch, model)
     if isinstance(machine, System):
+        _check_replicas(launch, machine)
         mesh = launch.mesh(machine.n_chips)
     else:
         mesh = launch.mesh(math.prod(launch.sizes.values()))  # one engine
@@ -162,6 +163,18 @@ def serving_plan(
 def default_batch(launch: ServingLaunch, machine: System | Chip) -> int | None:
     """Sequences that an engine runs at a time if its file does not say."""
     return launch.default_batch(chip_of(machine)) if launch.default_batch else None
+
+
+def _check_replicas(launch: ServingLaunch, system: System) -> None:
+    """Refuse a machine that is too small for the engines that a file starts."""
+    per_engine = math.prod(launch.sizes.values())
+    n_chips = launch.replicas * per_engine
+    if launch.replicas > 1 and n_chips > system.n_chips:
+        raise BadInput(
+            f"the file starts {launch.replicas} engines of {per_engine} chips by data parallelism, "
+            f"{n_chips:,} chips; {system.name} has {system.n_chips:,}. Name a machine of "
+            f"{n_chips:,} chips, or a data parallelism of {system.n_chips // per_engine or 1}."
+        )
 
 
 def _check_cache_ranks(launch: ServingLaunch, model: ModelConfig) -> None:

@@ -19,6 +19,7 @@ _UNREAD = (
     "enable_two_batch_overlap", "disable_cuda_graph", "enable_lora",
 )  # fmt: skip
 MAX_DEFAULT_REQUESTS = 4096  # of an engine: SGLang takes as many as fit, up to these
+DP_SIZE = ("dp_size", "dp", "data_parallel_size")  # spellings of an option
 _KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 
 
@@ -83,7 +84,7 @@ def read(settings: Settings) -> ServingLaunch:
     ranks = values.size("tp_size", "tp", "tensor_parallel_size")
     groups = values.size("attn_dp_size", "attention_data_parallel_size")
     if values.get("enable_dp_attention"):  # until 2026, --dp-size counted the groups
-        groups = values.size("dp_size", "dp", "data_parallel_size")
+        groups = values.size(*DP_SIZE)
     context = values.size("attn_cp_size", "attention_context_parallel_size")
     if ranks % (groups * context):
         raise BadFile(
@@ -143,6 +144,7 @@ def read(settings: Settings) -> ServingLaunch:
         + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
+        replicas=1 if values.get("enable_dp_attention") else values.size(*DP_SIZE),
         part=mode if mode in ("prefill", "decode") else None,
         model=model,
     )

@@ -47,8 +47,9 @@ def write(engine: Engine) -> Written:
         "max-num-seqs": -(-engine.batch // mesh["expert"]),
         "max-num-batched-tokens": engine_layout.chunk(engine),
         "enable-chunked-prefill": True,
-        "enable-prefix-caching": engine.plan.workload.cached > 0,
     }
+    if engine.plan.workload.cached:
+        settings["enable-prefix-caching"] = True
     if method:
         settings["quantization"] = method
     if mesh != engine.layout.mesh:
@@ -144,6 +145,7 @@ def read(settings: Settings) -> ServingLaunch:
         + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
+        replicas=1 if whole else ranks,
         part=roles[0] if roles else None,
         model=model,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadShape
+from shardwise.errors import BadShape, ShardwiseError
 from shardwise.frameworks import registry, replan
 from tests.golden.terminal import run
 
@@ -52,6 +52,36 @@ def test_the_default_number_of_sequences_is_said(
     notes = " ".join(run("import", "v.sh", "llama3.2-1b", "h100:1").err.split())
     assert "does not say how many sequences run at a time: at most 1,024 are planned" in notes
     assert "at most" not in run("import", "v.sh", "llama3.2-1b", "h100:1", "--batch", "8").err
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "fits"),
+    [
+        (VLLM, "-dp 4 -tp 2", 8),
+        (VLLM, "-dp 4 -tp 2 -ep", 8),  # ranks of one engine
+        ("python -m sglang.launch_server --model-path x --context-length 512", "--dp 4 --tp 2", 8),
+    ],
+)
+def test_a_machine_has_all_engines_that_a_file_starts(text: str, options: str, fits: int) -> None:
+    engine, model = launch(f"{text} {options}"), sw.model("qwen3-30b-a3b")
+    plan = replan.serving_plan(engine, model, sw.hardware(f"h100:{fits}"), batch=8)
+    assert plan.hardware.n_chips == fits
+    with pytest.raises(ShardwiseError, match="8 chips"):
+        replan.serving_plan(engine, model, sw.hardware(f"h100:{fits // 2}"), batch=8)
+
+
+def test_what_a_plan_has_otherwise_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("v.sh").write_text(f"{VLLM} --max-num-batched-tokens 2048")
+    notes = " ".join(run("import", "v.sh", "llama3.2-1b", "h100:1", "-o", "p.json").err.split())
+    assert "has passes of 2,048 tokens at most; plans have passes of 8,192" in notes
+    exported = " ".join(run("export", "p.json", "--to", "vllm").err.split())
+    assert "the checkpoint: meta-llama/Llama-3.2-1B is the one whose sizes" in exported
+    Path("m.yaml").write_text("global_batch: 8\n")
+    case = ("import", "m.yaml", "llama3.2-1b", "v5p:2x2x1", "--from", "maxtext", "--batch")
+    assert "no option of MaxText is in it: its defaults" in " ".join(
+        run(*case, "8x4096").err.split()
+    )
 
 
 def test_an_engine_of_vllm_counts_devices() -> None:

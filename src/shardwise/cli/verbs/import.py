@@ -16,6 +16,7 @@ from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
 from shardwise.errors import BadFile, BadInput, NoPlan, file_error
 from shardwise.frameworks import registry
+from shardwise.frameworks.engine_layout import MAX_TOKENS
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
@@ -93,6 +94,11 @@ def run(
         if isinstance(launch, ServingLaunch):
             plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
             _note_sequences(path, plan, sequences or launch.batch)
+            if launch.chunk and launch.chunk < MAX_TOKENS:
+                note(
+                    f"{path} has passes of {launch.chunk:,} tokens at most; plans have passes of "
+                    f"{MAX_TOKENS:,}, so that first tokens may come later."
+                )
             default = replan.default_batch(launch, machine)
             if default and not (sequences or launch.batch):
                 note(
