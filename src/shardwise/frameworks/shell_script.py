@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.errors import BadFile
@@ -53,8 +55,8 @@ def read(text: str, name: str) -> dict[str, Any]:
     """The flags of all commands of a script: `{"--tp": 8, "--bf16": True}`.
 
     Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
-    name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`); one
-    that is set elsewhere stays as it is.
+    name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`,
+    `$((2 * TP))`); one that is set elsewhere stays as it is.
 
     Raises:
         BadFile: the quotes of the script do not match.
@@ -99,7 +101,8 @@ def _words(text: str, name: str) -> list[str]:
     """
     joined = re.sub(r"\\\s*\n", " ", text)
     joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
-    joined = _expanded(joined, _variables(joined))
+    variables = _variables(joined)
+    joined = _computed(_expanded(joined, variables), variables)
     joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
     joined = re.sub(r"\)\s*&?\s*$", " ", joined, flags=re.M)
     joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
@@ -115,10 +118,19 @@ def _words(text: str, name: str) -> list[str]:
 
 
 _ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+)=(?:"([^"]*)"|'([^']*)'|(\$\{[^{}]*\}|[^\s"'(]*))\s*(?:;|\#.*)?$""",
+    r"""^\s*(?:export\s+)?(\w+)=(?:"([^"]*)"|'([^']*)'|(\$\{[^{}]*\}|\$\(\(.*?\)\)|[^\s"'(]*))\s*(?:;|\#.*)?$""",
     re.M,
 )
 _DEFAULT = re.compile(r"^\s*:\s*\"?\$\{(\w+):?=([^{}]*)\}", re.M)
+_ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+_LONGEST_ARITHMETIC = 200  # characters
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of whole numbers, as in a shell
+    ast.Mod: operator.mod,
+}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}|\$(\w+)")
 
 
@@ -142,6 +154,47 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
         return match[0] if match[2] is None else match[2].strip("\"'")
 
     return _VARIABLE.sub(value_of, text)
+
+
+def _computed(text: str, variables: Mapping[str, str]) -> str:
+    """A text with the arithmetic of known whole numbers worked out: `$((2 * NODES))`.
+
+    Names in it are variables with or without a dollar sign. What has other parts stays as it is.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in variables:
+            return match[0]
+        others = {key: value for key, value in variables.items() if key != name}
+        return _computed(_expanded(variables[name], others), others)
+
+    def result(match: re.Match[str]) -> str:
+        whole = "".join(match[0].split())  # one word
+        terms = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value_of, match[1]).strip()
+        if len(terms) > _LONGEST_ARITHMETIC or not re.fullmatch(r"[\d\s+\-*/%()]+", terms):
+            return whole
+        try:
+            return str(_integer(ast.parse(terms, mode="eval").body))
+        except (SyntaxError, KeyError, ValueError, ZeroDivisionError):
+            return whole
+
+    return _ARITHMETIC.sub(result, text)
+
+
+def _integer(node: ast.expr) -> int:
+    """The value of an expression of whole numbers.
+
+    Raises:
+        KeyError: it has another operator.
+        ValueError: it has another kind of term.
+    """
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_integer(left), _integer(right))
+    raise ValueError(ast.dump(node))
 
 
 def number_or_text(word: str) -> int | float | str | bool:

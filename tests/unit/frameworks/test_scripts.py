@@ -43,6 +43,19 @@ def test_variables_have_the_values_that_the_script_gives_them() -> None:
     assert flags["--micro-batch-size"] == "${MICRO}"  # set elsewhere
 
 
+def test_arithmetic_of_whole_numbers_is_worked_out() -> None:
+    text = """NODES=4
+    WORLD_SIZE=$(( $NODES * 8 ))
+    BATCH=$(( (WORLD_SIZE / ${TP:-8}) * 3 ))  # sequences
+    torchrun train.py --global-batch-size $BATCH --nnodes $((NODES % 3)) \\
+      --rank $((SLURM_NODEID + 1)) --left $((1 / 0)) --shift $((1 << 9))
+    """
+    values = shell_script.read(text, "a.sh")
+    assert (values["--global-batch-size"], values["--nnodes"]) == (12, 1)
+    unknown = [str(values[flag]) for flag in ("--rank", "--left", "--shift")]
+    assert all(value.startswith("$((") for value in unknown), unknown
+
+
 def test_a_quoted_command_is_read() -> None:
     for words in ("bash -c 'train.py --lr 2'", "xpk run --command 'train.py --lr 2'"):
         assert shell_script.read(words, "a.sh")["--lr"] == 2
