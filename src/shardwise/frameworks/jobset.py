@@ -10,20 +10,17 @@ import re
 from typing import Any
 
 from shardwise.frameworks import own_command
+from shardwise.frameworks.cluster_machine import (
+    ACCELERATOR_LABEL,
+    GKE_ACCELERATORS,
+    TOPOLOGY_LABEL,
+)
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, flat
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.hardware import Switched
 
 _API = "jobset.x-k8s.io/v1alpha2"
 _JOB = "workers"
-# Chip -> GKE's name of its machines, label cloud.google.com/gke-tpu-accelerator.
-_GKE = {
-    "v4": "tpu-v4-podslice",
-    "v5e": "tpu-v5-lite-podslice",
-    "v5p": "tpu-v5p-slice",
-    "v6e": "tpu-v6e-slice",
-    "v7x": "tpu7x",
-}
 
 # Chips whose slices of several hosts GKE makes of machines with 4 chips (ct5lp-hightpu-4t,
 # ct6e-standard-4t); with 8 there is one host. cloud.google.com/kubernetes-engine/docs/concepts/tpus
@@ -44,11 +41,11 @@ def write(run: TrainingRun) -> Written:
     is_gpu = isinstance(run.system.topology, Switched)
     notes = ["IMAGE, DATA and CHECKPOINTS: an image with shardwise[train], and mounted folders."]
     pod: dict[str, Any] = {"restartPolicy": "Never"}
-    accelerator = _GKE.get(run.plan.hardware.chip)
+    accelerator = GKE_ACCELERATORS.get(run.plan.hardware.chip)
     if accelerator:
         pod["nodeSelector"] = {
-            "cloud.google.com/gke-tpu-accelerator": accelerator,
-            "cloud.google.com/gke-tpu-topology": str(run.system.topology),
+            ACCELERATOR_LABEL: accelerator,
+            TOPOLOGY_LABEL: str(run.system.topology),
         }
     else:
         notes.append(f"nodeSelector: the label of your nodes with {run.plan.hardware.chip}.")

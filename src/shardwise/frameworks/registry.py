@@ -26,6 +26,7 @@ from shardwise.frameworks import (
     torchtitan,
     vllm,
 )
+from shardwise.frameworks.cluster_machine import machine
 from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
 from shardwise.frameworks.launch import Launch, ServingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
@@ -188,6 +189,7 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
             model=launch.model or origin["model"].rstrip(","),
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
+    launch = replace(launch, hardware=launch.hardware or machine(text, settings))
     weights = _WEIGHTS.search(text)
     if weights and isinstance(launch, ServingLaunch):
         launch = replace(launch, weights=launch.weights or weights[1])

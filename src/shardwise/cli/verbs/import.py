@@ -169,12 +169,13 @@ def _missing(launch: Launch, words: list[str]) -> str:
     of_file = model or hardware
     begin = f"the file names {'only ' + of_file if of_file else 'neither model nor machine'}."
     missing = [word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None]
+    arguments = "MODEL HARDWARE" if words else " ".join(missing)
     if words:
         missing = ["MODEL" if is_machine(words[0]) else "HARDWARE"]
         begin = f"the file names neither model nor machine, and {words[0]} is only one of them."
     if "MODEL" in missing and launch.presets:
         begin = f"{begin} Its sizes are those of {' | '.join(launch.presets)}."
-    return f"{begin} Add {' and '.join(missing)}: shardwise import FILE MODEL HARDWARE."
+    return f"{begin} Add {' and '.join(missing)}: shardwise import FILE {arguments}."
 
 
 def _text(path: str) -> str:
