@@ -6,6 +6,7 @@ ranks. https://www.deepspeed.ai/docs/config-json
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import BadFile
@@ -28,7 +29,7 @@ def write(run: TrainingRun) -> Written:
     """The configuration of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
     _check(run)
-    notes = unsaid(run)
+    notes = unsaid(run, offloads=("optimizer",))
     values: dict[str, Any] = {
         "train_batch_size": job.batch,
         "train_micro_batch_size_per_gpu": layout.micro_batch,
@@ -161,7 +162,7 @@ def read(settings: Settings) -> TrainingLaunch:
         dtypes=_dtypes(settings),
         notes=tuple(_notes(settings)),
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
-        ignored=("zero_optimization.offload_param",) if _is_offloaded(settings, "param") else (),
+        ignored=tuple(_ignored(settings)),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
     )
 
@@ -184,6 +185,14 @@ def _notes(settings: Settings) -> list[str]:
     if setting(settings, "fp16.fp16_master_weights_and_grads"):
         notes.append("fp16_master_weights_and_grads: fp32 master weights are planned.")
     return notes
+
+
+def _ignored(settings: Settings) -> Iterator[str]:
+    """Keys that change memory or speed, and that plans have no word for."""
+    if _is_offloaded(settings, "param"):
+        yield "zero_optimization.offload_param"
+    if setting(settings, "zero_optimization.zenflow"):
+        yield "zero_optimization.zenflow"
 
 
 def _is_offloaded(settings: Settings, part: str) -> bool:

@@ -8,7 +8,7 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shardwise import units
@@ -91,12 +91,16 @@ def nearest_pipe(n_layers: int, pipe: int, *, schedule: str = "") -> str:
     return f"--fix pipe={pipe},schedule={schedule}, or {by_size}" if schedule else by_size
 
 
-def unsaid(run: TrainingRun) -> list[str]:
-    """Notes about parts of a plan that no framework's layout options name."""
+def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
+    """Notes about parts of a plan that no framework's layout options name.
+
+    Args:
+        offloads: arrays whose offload the framework's options do name.
+    """
     layout = run.layout
     notes = []
-    if layout.offload:
-        notes.append(f"offload to host memory of the plan: {', '.join(layout.offload)}.")
+    if offload := [array for array in layout.offload if array not in offloads]:
+        notes.append(f"offload to host memory of the plan: {', '.join(offload)}.")
     if layout.loss_chunks > 1:
         notes.append(f"the plan computes logits in {layout.loss_chunks} chunks of tokens.")
     if run.job.optimizer != "adamw":

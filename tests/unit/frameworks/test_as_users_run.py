@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,18 @@ def test_the_batch_of_a_rank_is_multiplied_by_the_machine(text: str, file: str, 
 def test_optimizer_state_in_host_memory_is_kept() -> None:
     text = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
       "gradient_accumulation_steps": 8, "zero_optimization": {"stage": 3,
-      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}"""
+      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"},
+      "zenflow": {"topk_ratio": 0.1}}}"""
     found = launch(text, "ds.json")
     assert found.offload == ("optimizer",)
-    assert found.ignored == ("zero_optimization.offload_param",)
+    assert found.ignored == ("zero_optimization.offload_param", "zero_optimization.zenflow")
     plan = replan.training_plan(
         found, sw.model("llama3-8b"), sw.hardware("h100:8"), (found.batch, 4096)
     )
     assert plan.job.offload == ("optimizer",)
+    exported = registry.export(plan, "deepspeed")
+    assert json.loads(exported.text)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert "offload" not in " ".join(exported.notes)  # it is in the file
 
 
 def test_a_model_of_other_layers_is_refused() -> None:
