@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.errors import BadFile, BadShape
 from shardwise.hardware import Chip
+from shardwise.models import ModelConfig
 from shardwise.strategy.mesh import Mesh
 
 
@@ -96,6 +97,8 @@ class TrainingLaunch(Launch):
         layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
             follows once the model is known.
         precision: one of `PRECISIONS`.
+        of_model: model -> the remat policy (or parts, separated by commas) and notes, where the
+            file's words for it depend on the model's layers.
         dtypes: dtypes of `Train` that differ from those of `precision`: `{"gradients": "bf16"}`.
     """
 
@@ -111,12 +114,20 @@ class TrainingLaunch(Launch):
     virtual: int | None = None
     layers_per_chunk: int | None = None
     remat: str | None = None
+    of_model: Callable[[ModelConfig], tuple[str, list[str]]] | None = None
     context_kind: str | None = None
     expert_tensor: int | None = None
     compute: str | None = None
     precision: str | None = None
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
     optimizer: str | None = None
+
+    def for_model(self, model: ModelConfig) -> TrainingLaunch:
+        """The launch with the remat of a model, and the notes on it."""
+        if self.of_model is None:
+            return self
+        remat, notes = self.of_model(model)
+        return replace(self, remat=remat, notes=(*self.notes, *notes), of_model=None)
 
     def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:
         """The choices that a search has to keep, by the names of `sw.plan(..., fixed)`."""

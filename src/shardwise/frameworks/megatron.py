@@ -34,6 +34,7 @@ _FIELDS = (
 _DTYPES = (
     "grad_reduce_in_bf16", "use_precision_aware_optimizer", "main_grads_dtype",
     "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "megatron_fsdp_main_grads_dtype", "megatron_fsdp_grad_comm_dtype",
 )  # fmt: skip
 # Flags that change memory or speed, and that plans have no word for.
 _UNREAD = (

@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
+from shardwise.frameworks import megatron_recompute
 from shardwise.frameworks.exported import TrainingRun, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 
@@ -20,6 +21,11 @@ SCHEDULES = ("1f1b", "interleaved")
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+# Dtypes of Megatron FSDP -> field of `Train`.
+_FSDP_DTYPES = {
+    "megatron_fsdp_main_grads_dtype": "gradients",
+    "megatron_fsdp_grad_comm_dtype": "reduce",
+}
 
 
 def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
@@ -56,7 +62,7 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
     if "tp_comm" in layout.overlap and mesh.tensor > 1:
         values["tp_comm_overlap"] = True
     values |= _sharding(run)
-    recompute, notes = _recompute(run)
+    recompute, notes = megatron_recompute.write(run)
     return values | recompute, [*notes, *unsaid(run)]
 
 
@@ -127,35 +133,6 @@ def _sharding(run: TrainingRun) -> dict[str, Any]:
     return values
 
 
-def _recompute(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
-    policy = run.layout.policy
-    if policy == "none":
-        return {}, []
-    if run.layout.full_remat:
-        n_layers = run.layout.remat_layers
-        return {
-            "recompute_granularity": "full",
-            "recompute_method": "block" if n_layers else "uniform",
-            "recompute_num_layers": n_layers or 1,
-        }, []
-    modules = ["layernorm"]
-    notes = []
-    if policy == "mlp":
-        modules.append("mlp")
-    elif policy == "dots":
-        modules += ["moe_act"] if run.is_moe else []
-        modules += ["mla_up_proj"] if run.latent else []
-        if len(modules) == 1:
-            modules.append("mlp")
-            notes.append(
-                "remat dots: Megatron Core recomputes no activation function of a dense MLP alone; "
-                "module mlp recomputes all of the MLP, which takes less memory and more time."
-            )
-    elif policy != "norms":
-        notes.append(f"remat of the plan recomputes {policy}; only layernorm is asked for.")
-    return {"recompute_granularity": "selective", "recompute_modules": modules}, notes
-
-
 def read(
     values: Mapping[str, Any],
     framework: str,
@@ -201,6 +178,12 @@ def read(
             "tokens between blocks. The plan has 1/"
             f"{tensor} of them, less memory than the run needs."
         )
+    dispatcher = values.get("moe_token_dispatcher_type", "alltoall")
+    if dispatcher != "alltoall" and degree > 1:
+        notes.append(
+            f"token dispatcher {dispatcher}: tokens are planned to reach their experts by an "
+            "AllToAll of the network, and export writes alltoall."
+        )
     dtypes, dtype_notes = _dtypes(values)
     comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
     return TrainingLaunch(
@@ -214,11 +197,11 @@ def read(
         schedule="interleaved" if virtual or layers else "1f1b",
         virtual=virtual,
         layers_per_chunk=layers,
-        remat=_policy(values),
         context_kind=comm or "ring",
         expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *extra_notes),
+        **megatron_recompute.read(values),
         **others,
     )
 
@@ -228,6 +211,10 @@ def _dtypes(values: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]
     dtypes: dict[str, str | None] = {}
     if values.get("grad_reduce_in_bf16") or values.get("grad_reduce_in_fp32") is False:
         dtypes["gradients"] = "bf16"
+    if values.get("use_megatron_fsdp"):
+        for key, name in _FSDP_DTYPES.items():
+            if values.get(key, "auto") != "auto":
+                dtypes[name] = str(values[key])
     if not values.get("use_precision_aware_optimizer"):
         return dtypes, []
     named = {"main_grads_dtype": "gradients", "main_params_dtype": "master"}
@@ -275,22 +262,3 @@ def expert_axis(degree: int, expert_tensor: int, tensor: int, framework: str) ->
             f"does not hold whole tensor groups of {tensor}. Plans have multiples of {tensor}."
         )
     return ranks // tensor
-
-
-def _policy(values: Mapping[str, Any]) -> str:
-    """The remat policy nearest to what is recomputed; Megatron's default recomputes attention."""
-    granularity = values.get("recompute_granularity")
-    if granularity == "full":
-        return "full"
-    modules = values.get("recompute_modules") or []
-    if granularity != "selective":
-        return "none"
-    if isinstance(modules, str):
-        modules = [modules]
-    if "mlp" in modules or "moe" in modules:
-        return "mlp"
-    if "moe_act" in modules or "mla_up_proj" in modules:
-        return "dots"
-    if "layernorm" in modules:
-        return "norms"
-    return "none"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from shardwise.arrays import Num
-from shardwise.errors import BadShape, nearest, raise_all
+from shardwise.errors import BadShape, UnknownName, nearest, raise_all
 from shardwise.strategy import schedules
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.rules import TRAIN, Rules, only
@@ -155,6 +155,27 @@ class Layout(Form):
     def expert_degree(self) -> int:
         """Degree of expert parallelism: the number of shards of a layer's experts."""
         return int(expert_degree(self, self.sizes))
+
+
+def recomputed_parts(policy: str) -> tuple[str, ...]:
+    """The parts that a remat policy recomputes: the inverse of `Form.policy`.
+
+    >>> recomputed_parts("activation,norms")
+    ('norms', 'activation')
+
+    Args:
+        policy: name of a policy, or parts separated by commas.
+
+    Raises:
+        UnknownName: neither a policy nor parts.
+    """
+    if policy in REMAT_POLICIES:
+        return REMAT_POLICIES[policy]
+    words = policy.split(",")
+    for word in words:
+        if word not in PARTS:
+            raise UnknownName("remat policy", word, (*REMAT_POLICIES, *PARTS))
+    return tuple(part for part in PARTS if part in words)
 
 
 def data_shards(sizes: Mapping[str, Num]) -> Num:

@@ -77,6 +77,8 @@ def run(
         length = inputs.optional(units.parse_length, context, "--context")
         inputs.optional(units.bytes_per_element, dtype)
     inputs.done()
+    if isinstance(launch, TrainingLaunch):
+        launch = launch.for_model(config)
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
     for text in launch.notes:

@@ -17,9 +17,15 @@ from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
 from shardwise.search.training.framework_forms import runs
 from shardwise.strategy import schedules
-from shardwise.strategy.layout import Form
+from shardwise.strategy.layout import Form, recomputed_parts
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.vocabulary import CONTEXT_KINDS, DEFAULT_OVERLAPS, NO_SCHEDULE, REMAT_POLICIES
+from shardwise.vocabulary import (
+    CONTEXT_KINDS,
+    DEFAULT_OVERLAPS,
+    NO_SCHEDULE,
+    PARTS,
+    REMAT_POLICIES,
+)
 from shardwise.workload import Train
 
 # Most chunks of layers on a stage of an interleaved schedule; with more, sends between stages cost
@@ -93,6 +99,8 @@ class Group:
         if self.pipelined:
             options["schedule"] = schedules.searched()
             legal["schedule"] = schedules.names()
+        if job.remat == "auto" and "remat" in fixed:
+            legal["remat"] = (fixed["remat"],)  # a policy, or parts
         for name in options:
             if name in fixed:
                 options[name] = tuple(value for value in legal[name] if value == fixed[name])
@@ -100,7 +108,7 @@ class Group:
             options["schedule"] = tuple(filter(schedules.chunked, options["schedule"]))
         for choice in itertools.product(*options.values()):
             chosen = dict(zip(options, choice, strict=True))
-            recomputed = REMAT_POLICIES[chosen.pop("remat")]
+            recomputed = recomputed_parts(chosen.pop("remat"))
             yield Form(
                 **chosen,
                 loss_chunks=int(fixed.get("loss_chunks", 1)),
@@ -167,7 +175,11 @@ def read_fixed(
         BadShape: a size is not a positive integer, a ZeRO stage does not exist, or `virtual`
             contradicts the schedule.
     """
-    fixed = check_fixed(chosen, max_sizes, words(), NUMBERS)
+    legal = words()
+    remat = str((chosen or {}).get("remat", ""))
+    if remat and set(remat.split(",")) <= set(PARTS):  # of a framework's file: no policy has them
+        legal["remat"] += (remat,)
+    fixed = check_fixed(chosen, max_sizes, legal, NUMBERS)
     if fixed.get("zero", 0) not in range(4):
         raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
     schedule = str(fixed.get("schedule", ""))
