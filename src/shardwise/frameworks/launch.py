@@ -114,20 +114,29 @@ class TrainingLaunch(Launch):
     virtual: int | None = None
     layers_per_chunk: int | None = None
     remat: str | None = None
-    of_model: Callable[[ModelConfig], tuple[str, list[str]]] | None = None
+    of_model: Callable[[ModelConfig], tuple[str | None, list[str]]] | None = None
     context_kind: str | None = None
     expert_tensor: int | None = None
+    loss_chunks: int | None = None
     compute: str | None = None
     precision: str | None = None
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
     optimizer: str | None = None
 
-    def for_model(self, model: ModelConfig) -> TrainingLaunch:
-        """The launch with the remat of a model, and the notes on it."""
-        if self.of_model is None:
-            return self
-        remat, notes = self.of_model(model)
-        return replace(self, remat=remat, notes=(*self.notes, *notes), of_model=None)
+    def on(self, model: ModelConfig, chip: Chip) -> TrainingLaunch:
+        """The launch with what depends on the model and the chip, and the notes on it."""
+        launch = self
+        if self.of_model is not None:
+            remat, notes = self.of_model(model)
+            launch = replace(self, remat=remat, notes=(*self.notes, *notes), of_model=None)
+        if not launch.offload or chip.pcie_bytes_per_s_per_chip is not None:
+            return launch
+        note = (
+            f"{', '.join(launch.offload)} in host memory: no public source gives the bandwidth of "
+            f"{chip.name} to its host, and the plan has them on the device. Give it after the "
+            "machine to plan the offload, as ,pcie.bandwidth=32GB/s."
+        )
+        return replace(launch, offload=(), notes=(*launch.notes, note))
 
     def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:
         """The choices that a search has to keep, by the names of `sw.plan(..., fixed)`."""
@@ -144,6 +153,7 @@ class TrainingLaunch(Launch):
             "remat": self.remat,
             "context_kind": self.context_kind if mesh.context > 1 else None,
             "expert_tensor": self.expert_tensor,
+            "loss_chunks": self.loss_chunks,
         }
         choices.update({name: value for name, value in optional.items() if value is not None})
         return choices

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks import exported
+from shardwise.frameworks import exported, maxtext_remat
 from shardwise.frameworks.chip_devices import device_sizes
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
@@ -25,15 +25,9 @@ _AXES = {
     "pipe": "pipeline",
 }  # fmt: skip
 _OUTSIDE_IN = ("data", "pipe", "fsdp", "expert", "context", "tensor")
-_REMAT = {
-    "full": "full",
-    "dots": "minimal_with_context",
-    "mlp": "save_dot_with_context_except_mlp",
-    "norms": "minimal_with_context",
-    "none": "minimal_with_context",
-}
 _CONTEXT = {"gather": "all_gather", "ring": "ring", "ulysses": "ulysses"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
+_AS_PLANNED = {"adam_pax": "adamw"}  # with as many moments
 _OPTIMIZERS = {"adamw": "adamw", "sgd": "sgd", "muon": "muon"}
 # Presets that have the same name in MaxText, and those that have another one.
 _SAME = (
@@ -77,11 +71,11 @@ def write(run: TrainingRun) -> Written:
         "per_device_batch_size": int(per_device) if per_device.is_integer() else per_device,
         "gradient_accumulation_steps": accumulated,
         "max_target_length": job.seq,
-        "remat_policy": _REMAT.get(layout.policy, "full"),
+        "remat_policy": maxtext_remat.WORDS.get(layout.policy, "full"),
         "dtype": _DTYPES.get(job.compute, "bfloat16"),
         "weight_dtype": _DTYPES.get(job.master or job.weights, "float32"),
     }
-    if layout.policy not in _REMAT or layout.policy in ("norms", "none"):
+    if layout.policy not in maxtext_remat.WORDS or layout.policy in ("norms", "none"):
         notes.append(f"remat {layout.policy}: the nearest policy of MaxText is written.")
     if layout.is_pipelined:
         settings |= _pipeline(run)
@@ -174,6 +168,13 @@ def read(settings: Settings) -> TrainingLaunch:
     accumulated = number("gradient_accumulation_steps", 1)
     microbatches = number("num_pipeline_microbatches", -1) if pipe > 1 else accumulated
     per_chip = number("per_device_batch_size", 12.0) * accumulated
+    if per_chip <= 0:
+        raise BadFile(
+            f"maxtext: per_device_batch_size {settings.get('per_device_batch_size', 12.0)} x "
+            f"gradient_accumulation_steps {accumulated} must be positive; fractions such as 0.25 "
+            "are sequences shared by several devices."
+        )
+    optimizer = settings.get("opt_type", "adamw")
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
@@ -182,6 +183,7 @@ def read(settings: Settings) -> TrainingLaunch:
         batch=round(per_chip * n_chips) if n_chips else None,
         batch_per_chip=per_chip,
         seq=number("max_target_length", 2048),
+        loss_chunks=number("num_vocab_tiling", 1),
         n_microbatches=microbatches if microbatches > 0 else None,
         zero=_zero(settings, sizes, fill),
         schedule="interleaved" if interleaved else "gpipe",
@@ -190,7 +192,7 @@ def read(settings: Settings) -> TrainingLaunch:
         precision="bf16" if settings.get("weight_dtype") == "bfloat16" else "fp32",
         dtypes={"gradients": "bf16"} if settings.get("grad_dtype") == "bfloat16" else {},
         notes=tuple(_notes(settings)),
-        optimizer=settings.get("opt_type", "adamw"),
+        optimizer=_AS_PLANNED.get(optimizer, optimizer),
         **_words(settings),
     )
 
@@ -213,7 +215,6 @@ def _zero(settings: Settings, sizes: dict[str, int], fill: str | None) -> int | 
 
 def _words(settings: Settings) -> dict[str, Any]:
     """Fields of a launch that MaxText has other words for."""
-    remat = {word: policy for policy, word in _REMAT.items()} | {"minimal_with_context": "dots"}
     context = {word: kind for kind, word in _CONTEXT.items()}
     models = {word: name for name, word in MODELS.items()}
     ignored = [
@@ -221,10 +222,11 @@ def _words(settings: Settings) -> dict[str, Any]:
         for key, value in settings.items()
         if key.endswith("_parallelism") and not _is_axis(key) and value != 1
     ]
+    ignored += [key for key in ("parameter_memory_host_offload",) if settings.get(key)]
     if "int8" in (quantization := str(settings.get("quantization"))):
         ignored.append(f"quantization {quantization}")
     return {
-        "remat": remat.get(str(settings.get("remat_policy", "full"))),
+        **maxtext_remat.read(settings),
         "context_kind": context.get(str(settings.get("context_parallel_strategy", "all_gather"))),
         "model": models.get(str(settings.get("model_name"))),
         "ignored": tuple(ignored),
@@ -234,11 +236,20 @@ def _words(settings: Settings) -> dict[str, Any]:
 
 def _notes(settings: Settings) -> list[str]:
     """What the file sets and the plan has otherwise."""
+    notes = []
     weights = settings.get("weight_dtype", "float32")
     first = settings.get("mu_dtype") or weights
-    if first == weights:
-        return []
-    return [f"mu_dtype {first} is of the first moment only; both are planned in {weights}."]
+    if first != weights:
+        notes.append(
+            f"mu_dtype {first} is of the first moment only; both are planned in {weights}."
+        )
+    optimizer = settings.get("opt_type")
+    if optimizer in _AS_PLANNED:
+        notes.append(
+            f"opt_type {optimizer} is planned as {_AS_PLANNED[optimizer]}, which has the same "
+            "two moments."
+        )
+    return notes
 
 
 def _axis(settings: Settings, axis: str) -> int | None:

@@ -45,7 +45,7 @@ def training_plan(
             "Name the model of the file."
         )
     launch.check_chips()
-    launch = on_chips(launch.for_model(model), system)
+    launch = on_chips(launch.on(model, system.chip), system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
         missing = "batch and sequence length" if not n_sequences else "sequence length"

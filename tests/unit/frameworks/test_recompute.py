@@ -18,7 +18,7 @@ FFN = "gate,up,activation"
 
 
 def launch(text: str, model: str) -> Any:
-    return registry.read(text, "a.sh").launch.for_model(sw.model(model))
+    return registry.read(text, "a.sh").launch.on(sw.model(model), sw.hardware("h100:8").chip)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_remat_of_the_ffn_is_exported_as_the_modules_of_its_layers(
     plan = sw.plan(sw.model(model), sw.hardware("h100:64"), job, {"pipe": 1}, any_layout=True)
     text = sw.export(plan, "megatron").text
     assert f"--recompute-modules {modules} \\" in text
-    run = registry.read(text, "a.sh").launch.for_model(sw.model(model))
+    run = registry.read(text, "a.sh").launch.on(sw.model(model), sw.hardware("h100:8").chip)
     assert (run.remat, run.notes) == ("mlp", ())
 
 

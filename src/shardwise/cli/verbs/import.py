@@ -78,7 +78,7 @@ def run(
         inputs.optional(units.bytes_per_element, dtype)
     inputs.done()
     if isinstance(launch, TrainingLaunch):
-        launch = launch.for_model(config)
+        launch = launch.on(config, system.chip)
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
     for text in launch.notes:
@@ -136,7 +136,8 @@ def _answer(
     else:
         from shardwise.report.training import plan as training_report
 
-        blocks = training_report.blocks(plan, verbose=verbose, saved=file)
+        cause = f"{title} does, and its layout is planned as the file has it"
+        blocks = training_report.blocks(plan, verbose=verbose, saved=file, any_layout_by=cause)
     return Answer(
         document=lambda: document(plan),
         blocks=[f"As {title} is told to run it:", *blocks],

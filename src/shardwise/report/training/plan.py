@@ -41,12 +41,19 @@ SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
 SMALL_HBM = 0.1  # of T_math; T_hbm has no bar if HBM adds less time than that to the arithmetic
 
 
-def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> Iterator[Block]:
+def blocks(
+    plan: Plan,
+    *,
+    verbose: bool = False,
+    saved: str | None = None,
+    any_layout_by: str = "--any-layout admits it",
+) -> Iterator[Block]:
     """The whole answer.
 
     Args:
         verbose: add tables of axis placement, sharding rules, memory and operations.
         saved: the file to which the plan was saved, if any.
+        any_layout_by: why layouts that the trainer does not run are planned, if they are.
     """
     yield strong(headline(plan))
     yield labelled(_times(plan))
@@ -54,7 +61,7 @@ def blocks(plan: Plan, *, verbose: bool = False, saved: str | None = None) -> It
     yield labelled(
         [
             *_excess(plan),
-            *_not_trained(plan),
+            *_not_trained(plan, any_layout_by),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", [*_practice(plan)] or _alternatives(plan)),
@@ -255,14 +262,14 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
     )
 
 
-def _not_trained(plan: Plan) -> Iterator[tuple[str, str]]:
+def _not_trained(plan: Plan, any_layout_by: str) -> Iterator[tuple[str, str]]:
     """What the trainer does not run of the plan, and why it is planned all the same."""
     names = [limit_name(reason.limit) for reason in plan.why if isinstance(reason, NotTrained)]
     if not names:
         return
     cause = "no plan that it runs has the given choices"
     if plan.strategy.any_layout:
-        cause = "--any-layout admits it"
+        cause = any_layout_by
     elif plan.workload.framework not in ("", UNKNOWN_FRAMEWORK):
         cause = f"the plan is for {plan.workload.framework}"
     yield "train", f"The trainer does not run {listed(names)}; {cause}."
