@@ -172,13 +172,46 @@ def does_not_fit(
     ]
     problems += _any_layout(model, system, job, fixed)
     if float(memory.activations + memory.other) > memory.capacity / 2:
-        problems.append(
-            "A shard already takes one sequence at a time: shorter sequences, or more chips to "
-            "split them over, shrink the activations."
-        )
+        problems.append(_smaller_activations(model, system, job, fixed, smallest))
     else:
         problems.append(
             "Smallest machines that hold it: "
             f"shardwise fit {model.name} {system.chip.spelling} --train"
         )
     return DoesNotFit(*problems)
+
+
+def _smaller_activations(
+    model: ModelConfig, system: System, job: Train, fixed: Fixed, smallest: Candidate
+) -> str:
+    """What shrinks the activations of a layout: a smaller microbatch, if the given one has others.
+
+    The largest microbatch that fits is named; with the same batch it takes more microbatches.
+    """
+    given = smallest.layout.micro_batch
+    if given == 1:
+        return (
+            "A shard already takes one sequence at a time: shorter sequences, or more chips to "
+            "split them over, shrink the activations."
+        )
+    others = {name: value for name, value in fixed.items() if name != "n_microbatches"}
+    for size in range(given // 2, 0, -1):
+        if given % size:
+            continue
+        try:
+            ranking = rank.rank(
+                model, system, job, PEAK, fixed.only(**{**others, "micro_batch": size}), keep=1
+            )
+        except NoStrategy:
+            continue
+        if ranking.candidates[0].fits:
+            return (
+                f"A shard takes {given:,} sequences at a time (micro_batch {given:,}). With "
+                f"micro_batch {size:,} it fits: {given // size:,} times as many microbatches for "
+                "the same batch."
+            )
+    return (
+        f"A shard takes {given:,} sequences at a time (micro_batch {given:,}). A smaller "
+        "micro_batch alone is not enough: shorter sequences, or more chips to split them over, "
+        "shrink the activations too."
+    )
