@@ -92,7 +92,7 @@ class TrainingLaunch(Launch):
     Args:
         batch: sequences of a step.
         batch_per_chip: sequences of a step for each chip of the machine, if the file says that.
-        n_layers: layers of the model, if the file says so.
+        n_layers, n_experts: layers of the model and experts of a layer, if the file says so.
         offload: arrays in host memory.
         layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
             follows once the model is known.
@@ -105,6 +105,7 @@ class TrainingLaunch(Launch):
     batch: int | None = None
     batch_per_chip: float | None = None
     n_layers: int | None = None
+    n_experts: int | None = None
     offload: tuple[str, ...] = ()
     seq: int | None = None
     micro_batch: int | None = None

@@ -195,6 +195,7 @@ def read(settings: Settings) -> TrainingLaunch:
         compute=compute,
         precision="fp32-master",
         n_layers=settings.get("--num-layers"),
+        n_experts=settings.get("--num-experts"),
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
         presets=_presets(settings),
     )

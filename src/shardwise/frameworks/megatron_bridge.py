@@ -7,6 +7,8 @@ https://github.com/NVIDIA-NeMo/Megatron-Bridge
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import (
     Framework,
@@ -30,6 +32,12 @@ _SECTIONS = {
     "data_parallel_sharding_strategy": "ddp",
     "num_distributed_optimizer_instances": "ddp",
 }
+# Sizes and order of the model's layers, and of its stages, that a file may override.
+_MODEL_SIZES = (
+    "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
+    "num_query_groups", "moe_router_topk", "moe_shared_expert_intermediate_size",
+    "moe_layer_freq", "mtp_num_layers", "pipeline_model_parallel_layout",
+)  # fmt: skip
 _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
 
 
@@ -66,9 +74,37 @@ def read(settings: Settings) -> TrainingLaunch:
         values,
         "megatron-bridge",
         None,
+        [*_recipe_notes(values), *_expert_tensor(values)],
         compute="fp8" if "fp8" in precision else "bf16",
         precision="fp32-master",
+        n_layers=values.get("num_layers"),
+        n_experts=values.get("num_moe_experts"),
     )
+
+
+def _expert_tensor(values: Settings) -> Iterator[str]:
+    """Fill in the tensor size of experts, and say so where it matters.
+
+    Without a value Megatron Core has that of dense layers; recipes of models with experts set 1.
+    """
+    sizes = [values.get(f"{kind}_model_parallel_size") for kind in ("tensor", "expert")]
+    if values.get("expert_tensor_parallel_size") is not None or None in sizes or 1 in sizes:
+        return
+    values["expert_tensor_parallel_size"] = 1
+    yield (
+        "expert_tensor_parallel_size is not in the file; 1 is planned, as the recipes of models "
+        "with experts set it. Without a recipe it is tensor_model_parallel_size."
+    )
+
+
+def _recipe_notes(values: Settings) -> Iterator[str]:
+    """Overrides of the recipe's model that are not read."""
+    overrides = [key for key in _MODEL_SIZES if values.get(key) is not None]
+    if overrides:
+        yield (
+            f"{', '.join(overrides)} of the file {'are' if len(overrides) > 1 else 'is'} not read: "
+            "sizes are those of MODEL, which may have its own, as MODEL,d_model=4096."
+        )
 
 
 def knows(settings: Settings) -> int:

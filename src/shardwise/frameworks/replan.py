@@ -39,11 +39,7 @@ def training_plan(
         NotDivisible, NoStrategy, DoesNotFit: the layout is not legal, or does not fit.
     """
     n_layers = sum(group.count for group in model.groups)
-    if launch.n_layers and launch.n_layers != n_layers:
-        raise BadInput(
-            f"the file is for a model of {launch.n_layers} layers, {model.name} has {n_layers}. "
-            "Name the model of the file."
-        )
+    _check_model(launch, model, n_layers)
     launch.check_chips()
     launch = on_chips(launch.on(model, system.chip), system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
@@ -72,6 +68,30 @@ def training_plan(
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)
+
+
+def _check_model(launch: TrainingLaunch, model: ModelConfig, n_layers: int) -> None:
+    """Compare the numbers of layers and experts of a file with the model's.
+
+    Raises:
+        BadInput: they differ; the model with the file's numbers is named.
+    """
+    n_experts = model.moe.n_experts if model.moe else 0
+    pairs = {
+        "n_layers": ("layers", launch.n_layers, n_layers),
+        "n_experts": ("experts", launch.n_experts, n_experts),
+    }
+    differing = {name: pair for name, pair in pairs.items() if pair[1] and pair[1] != pair[2]}
+    if not differing:
+        return
+    of_file = " and ".join(f"{count} {noun}" for noun, count, _ in differing.values())
+    of_model = " and ".join(str(count) for *_, count in differing.values())
+    changes = "".join(f",{name}={pair[1]}" for name, pair in differing.items())
+    option = f", or {model.name}{changes}" if n_experts or not launch.n_experts else ""
+    raise BadInput(
+        f"the file is for a model of {of_file}, {model.name} has {of_model}. Name the model of the "
+        f"file{option}."
+    )
 
 
 def _batch(launch: TrainingLaunch, system: System) -> int | None:

@@ -43,7 +43,9 @@ def test_a_microbatch_that_fits_is_named_where_the_file_has_a_larger_one() -> No
 def test_a_microbatch_is_not_named_where_none_fits() -> None:
     long = TITAN.replace("8192", "65536")
     assert "A smaller micro_batch alone is not enough" in refusal(long)
-    assert refusal(long.replace("size = 6", "size = 1")).startswith("A shard already takes one sequence")
+    assert refusal(long.replace("size = 6", "size = 1")).startswith(
+        "A shard already takes one sequence"
+    )
 
 
 def test_import_names_no_option_that_it_lacks(tmp_path: Path) -> None:
