@@ -171,7 +171,8 @@ def does_not_fit(
         f"That is {smallest.mesh}, remat {smallest.layout.policy}: {listed}.",
     ]
     problems += _any_layout(model, system, job, fixed)
-    if float(memory.activations + memory.other) > memory.capacity / 2:
+    work = float(memory.activations + memory.other)
+    if work > memory.capacity / 2 and float(memory.total) - work < memory.capacity:
         problems.append(_smaller_activations(model, system, job, fixed, smallest))
     else:
         problems.append(
