@@ -252,6 +252,11 @@ class Values:
         """Those of the names that the file sets, to something else than off."""
         return tuple(name for name in names if self._values.get(name) not in (None, False))
 
+    def unread_beside_drafts(self, names: tuple[str, ...], drafted: int) -> tuple[str, ...]:
+        """Those of `unread`, without speculative decoding if its drafted tokens are planned."""
+        unread = self.unread(names)
+        return tuple(name for name in unread if not (drafted and name.startswith("speculative_")))
+
     def count(self, names: tuple[str, ...]) -> int:
         """How many of the names are set."""
         return sum(name in self._values for name in names)

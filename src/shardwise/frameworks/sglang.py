@@ -135,13 +135,7 @@ def read(settings: Settings) -> ServingLaunch:
         kv=kv,
         splits=splits,
         cache_ranks=shared,
-        ignored=ignored
-        + tuple(
-            name
-            for name in values.unread(_UNREAD)
-            if name != "speculative_algorithm" or not drafted
-        )
-        + unread,
+        ignored=ignored + values.unread_beside_drafts(_UNREAD, drafted) + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         replicas=1 if values.get("enable_dp_attention") else values.size(*DP_SIZE),

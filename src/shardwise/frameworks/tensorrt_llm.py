@@ -103,7 +103,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
-        ignored=values.unread(("speculative_config",)) if not drafted else (),
+        ignored=values.unread_beside_drafts(("speculative_config",), drafted),
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         model=model,

@@ -139,10 +139,7 @@ def read(settings: Settings) -> ServingLaunch:
         kv=kv,
         splits=splits,
         cache_ranks=shards,
-        ignored=tuple(
-            name for name in values.unread(_UNREAD) if name != "speculative_config" or not drafted
-        )
-        + unread,
+        ignored=values.unread_beside_drafts(_UNREAD, drafted) + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         replicas=1 if whole else ranks,
