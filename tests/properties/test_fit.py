@@ -47,6 +47,7 @@ def test_a_machine_for_serving(
 @settings(max_examples=5)
 @given(st.sampled_from(MODELS[:4]), st.sampled_from(CHIPS), st.sampled_from([2048, 8192]))
 @example("llama3-8b", "v5e", 8192)
+@pytest.mark.oracle
 def test_a_machine_for_training(name: str, chip: str, seq: int) -> None:
     model = sw.model(name)
     try:

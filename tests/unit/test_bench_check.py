@@ -20,6 +20,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, Mo
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_a_tiny_row_is_proved(scripts: tuple[ModuleType, ...]) -> None:
     kept, check, _ = scripts
     found = kept.run(str(BENCH / "check.py"), "tiny v5e")

@@ -50,12 +50,10 @@ def test_two_devices_compute_what_a_chip_does_and_gather_weights_twice() -> None
 
 
 @needs("tpu")
+@pytest.mark.oracle
 @pytest.mark.parametrize(
     ("hardware", "fixed"),
-    [
-        ("7x:2x2x1", {"fsdp": 4}),
-        pytest.param("v3:2x2", {"data": 2, "tensor": 2}, marks=pytest.mark.oracle),
-    ],
+    [("7x:2x2x1", {"fsdp": 4}), ("v3:2x2", {"data": 2, "tensor": 2})],
 )
 def test_the_compiler_has_what_is_planned_over_devices(
     hardware: str, fixed: dict[str, int | str]

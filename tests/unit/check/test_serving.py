@@ -86,6 +86,7 @@ def test_products_are_as_planned_and_caches_stay_in_place(verdict: ServingVerdic
 
 
 @needs_tpu
+@pytest.mark.oracle
 def test_the_command_tells_both_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     planned(tensor=2).save(str(path))

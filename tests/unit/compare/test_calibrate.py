@@ -55,6 +55,7 @@ def test_the_next_plan_expects_more_by_the_weighted_ratio(tmp_path: Path) -> Non
     assert after.step.lower == before.step.lower  # the roofline stays
 
 
+@pytest.mark.oracle
 def test_runs_are_added_and_not_counted_twice(tmp_path: Path) -> None:
     """The second run is of a plan that expects the first already."""
     file = tmp_path / "h100-own.toml"

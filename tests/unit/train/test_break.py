@@ -12,6 +12,8 @@ import shardwise as sw
 from tests.host import host
 from tests.unit.train.command import PATIENCE_S, ended, lines, started, tokens, until_lines
 
+pytestmark = pytest.mark.oracle
+
 EVERY = 4
 METRICS = "saved/metrics.jsonl"
 

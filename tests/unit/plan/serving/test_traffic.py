@@ -74,6 +74,7 @@ def test_a_stricter_percentile_needs_no_fewer_chips() -> None:
     assert chips == sorted(chips)
 
 
+@pytest.mark.oracle
 def test_capacity_falls_with_bursts_and_grows_with_bounds() -> None:
     short = {"output": 64}  # a simulation takes as long as its answers are
     plan = sw.plan(LLAMA, NODE, chat(**short), {"tensor": 2}, disaggregate=False)

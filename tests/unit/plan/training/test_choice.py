@@ -72,6 +72,7 @@ def test_bounds_cut_the_front(unbounded: TrainingChoice) -> None:
     assert both.front == (middle,)
 
 
+@pytest.mark.oracle
 def test_more_money_is_never_slower(unbounded: TrainingChoice) -> None:
     budgets = [row.usd * factor for row in unbounded.front[:4] for factor in (1, 1.1)]
     fastest = [choose(MODEL, CHIPS, JOB, budget_usd=usd).fastest.run_s for usd in sorted(budgets)]

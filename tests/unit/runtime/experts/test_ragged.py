@@ -17,10 +17,9 @@ from shardwise.runtime.experts import ragged, routing
 from shardwise.runtime.kernels import grouped_matmul
 from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.expert_cases import COUNTED_RUNS
-from tests.unit.runtime.scripts import answer, rows, selected
+from tests.unit.runtime.scripts import answer, selected
 
 CHIPS, E, N, K = 4, 8, 24, 2
-QUICK = ("gpt-oss: expert 4, zero 2, accumulated",)
 
 
 def _random(*shape: int) -> Any:
@@ -103,7 +102,8 @@ def runs(root: Path, request: pytest.FixtureRequest) -> Any:
     return answer(root, "parity_ragged", *selected(request))
 
 
-@pytest.mark.parametrize("name", rows(COUNTED_RUNS, QUICK))
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", COUNTED_RUNS)
 def test_numbers_are_those_of_places_for_all_tokens(runs: Any, name: str) -> None:
     run = runs[name]
     assert run["one"][0] != run["one"][1] != run["one"][2]

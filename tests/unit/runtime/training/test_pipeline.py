@@ -28,6 +28,7 @@ def program() -> AnalyzedProgram:
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProgram) -> None:
     stack = (N_STAGES, LAYERS, 1, TOKENS)  # slots, layers, sequences, tokens
     written, copied = [], []
@@ -40,6 +41,7 @@ def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProg
 
 
 @needs("tpu")
+@pytest.mark.oracle
 def test_the_unembedding_is_computed_once_a_microbatch(program: AnalyzedProgram) -> None:
     logits_flops = 2 * TOKENS * MODEL.d_model * MODEL.vocab
     flops = sum(
