@@ -296,7 +296,8 @@ def distance(group: int | None, case: Case, *, by_layer: bool = False) -> dict[s
     differences = []
     for sizes in PASSES:
         new = np.minimum(sizes, SEQ - past).astype(np.int32)
-        chunk = np.zeros((ROWS, LONGEST), np.int32)
+        # As in an engine, a pass of single tokens has a program of its own.
+        chunk = np.zeros((ROWS, LONGEST if max(sizes) > 1 else 1), np.int32)
         for row in range(ROWS):
             chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
         arguments = [of_engines(x) for x in (chunk, past, new, tables.astype(np.int32))]

@@ -2,7 +2,9 @@
 
 q_BTNH are the chip's queries, k_BTKH and v_BTKH the keys and values of the same tokens. Chips of
 `context` compute different tokens (`token_shards`): they gather queries, keys and values, attend to
-the keys that they have, and sum the outputs.
+the keys that they have, and sum the outputs. So do chips of `tensor` that share the keys of a head,
+unless all keys of the sequences are fewer numbers than the queries and outputs: then each gathers
+the keys, and attends with its own heads.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from shardwise.runtime.blocks.positions import RotaryAngles, alibi_slopes, rotar
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving import kv_cache, paged_cache
+from shardwise.runtime.serving.gathered_keys import gathers_keys, whole_sequences
 from shardwise.runtime.serving.kv_cache import CacheArray
 from shardwise.runtime.serving.paged_cache import NewTokens
 from shardwise.runtime.serving.token_shards import of_all, of_chip
@@ -55,8 +58,8 @@ class PagedAttention:
     def attend(self, block: BlockProducts, a: Attention, q: Array, k: Array, v: Array) -> Array:
         """Compute o_BTNH, on the chips that have the cache of a head."""
         self._write({"k": k, "v": v})
-        sinks_N = self._gathered(block.weight("sinks")) if a.sinks else None
-        slopes_N = self._gathered(self._slopes(a)) if a.alibi else None
+        sinks_N = block.weight("sinks") if a.sinks else None
+        slopes_N = self._slopes(a) if a.alibi else None
         return self._attend(a, q, sinks_N, slopes_N)
 
     def attend_latents(self, a: Attention, q_BTNC: Array, ckv_BTC: Array) -> Array:
@@ -80,13 +83,21 @@ class PagedAttention:
     ) -> Array:
         """Attention of the chip's queries over the cache."""
         with jax.named_scope("attn.exchange"):
-            q_BTNH = self._gathered(self._of_all(q), 2)
+            q_BTNH = self._of_all(q)
+            cache, tokens, first_block = self.cache, self.tokens, self.first_block
+            if gathers_keys(q_BTNH, cache, tokens):
+                cache, tokens = whole_sequences(cache, tokens, first_block)
+                first_block = jnp.zeros_like(first_block)
+            else:
+                q_BTNH = self._of_group(q_BTNH, 2)
+                sinks_N = None if sinks_N is None else self._of_group(sinks_N)
+                slopes_N = None if slopes_N is None else self._of_group(slopes_N)
         with jax.named_scope("attn.caches"):
             return paged_cache.attend(
                 q_BTNH,
-                self.cache,
-                self.tokens,
-                self.first_block,
+                cache,
+                tokens,
+                first_block,
                 a,
                 self.table.mesh.platform,
                 sinks_N=sinks_N,
@@ -98,7 +109,7 @@ class PagedAttention:
         tokens = self.tokens
         return of_all(tokens.kv_layout, x, tokens.past_B.shape[0], tokens.n_tokens)
 
-    def _gathered(self, x: Array, dim: int = 0) -> Array:
+    def _of_group(self, x: Array, dim: int = 0) -> Array:
         """An array of this chip's query heads, for all heads that its part of the cache serves."""
         axes = self.tokens.kv_layout.query_axes
         if not axes:

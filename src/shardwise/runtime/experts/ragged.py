@@ -25,7 +25,7 @@ from shardwise.models import Moe
 from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.dispatch import ExpertLayout
-from shardwise.runtime.experts.routing import Slots
+from shardwise.runtime.experts.routing import FullSlots
 from shardwise.runtime.kernels.grouped_matmul import ROW_TILE, grouped_matmul
 from shardwise.runtime.layout.sharding import gather, scatter
 
@@ -119,7 +119,7 @@ class RaggedDispatch:
     """
 
     layout: ExpertLayout
-    slots: Slots
+    slots: FullSlots
     trip: RoundTrip | None
     sizes_Te: Array
     n_rows: int
@@ -173,7 +173,7 @@ def _of_stack(w: OfStack) -> tuple[Array, Array]:
 def ragged_dispatch(m: Moe, layout: ExpertLayout, experts_NK: Array) -> RaggedDispatch:
     """Make the dispatch of tokens to the experts `experts_NK` that they chose."""
     slots, count_E = routing.sort_by_expert(experts_NK, m.n_experts)
-    slots = Slots(*(checkpoint_name(x, routing.SAVED) for x in slots))
+    slots = FullSlots(*(checkpoint_name(x, routing.SAVED) for x in slots))
     if not layout.expert_roles:
         sizes_Te = checkpoint_name(count_E, routing.SAVED)[None]
         return RaggedDispatch(layout, slots, None, sizes_Te, experts_NK.size)

@@ -71,6 +71,10 @@ class Slots(NamedTuple):
     token_of_slot: Array
 
 
+class FullSlots(Slots):
+    """Slots without empty ones, so that no index is past the end: rows are read without a mask."""
+
+
 def capacity(moe: Moe, n_tokens: int, factor: float | None) -> int:
     """Number of slots of each expert for the tokens of one chip.
 
@@ -107,7 +111,7 @@ def _rank_in_expert(experts_NK: Array, n_experts: int) -> tuple[Array, Array]:
     return is_choice_KNE, jnp.cumsum(is_choice_KNE.any(0).astype(jnp.int32), axis=0)
 
 
-def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[Slots, Array]:
+def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[FullSlots, Array]:
     """Assign all choices to slots without gaps: return (slots, number of slots of each expert).
 
     Slots are sorted by expert and then by token.
@@ -119,20 +123,20 @@ def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[Slots, Array]:
     slots_KNE = jnp.where(is_choice_KNE, start_E + rank_NE - 1, 0)
     slot_of_choice = slots_KNE.sum(-1, dtype=jnp.int32)
     token_of_slot = lax.sort((experts_NK.T * N + jnp.arange(N)).reshape(-1)) % N
-    return Slots(slot_of_choice, token_of_slot), count_E
+    return FullSlots(slot_of_choice, token_of_slot), count_E
 
 
 @jax.custom_vjp
 def tokens_to_slots(x_ND: Array, slots: Slots) -> Array:
     """Copy to each slot the row of its token; empty slots get zeros."""
-    return _rows(x_ND, slots.token_of_slot)
+    return _rows(x_ND, slots.token_of_slot, slots)
 
 
 @jax.custom_vjp
 def slots_to_tokens(slots_D: Array, slots: Slots) -> Array:
     """Sum all copies of each token: the transpose of `tokens_to_slots`."""
     K, N = slots.slot_of_choice.shape
-    return _rows(slots_D, slots.slot_of_choice.reshape(-1)).reshape(K, N, -1).sum(0)
+    return _rows(slots_D, slots.slot_of_choice.reshape(-1), slots).reshape(K, N, -1).sum(0)
 
 
 @jax.custom_vjp
@@ -140,18 +144,20 @@ def choices_to_slots(weights_NK: Array, slots: Slots) -> Array:
     """Copy to each slot the weight of its choice; empty slots get zero."""
     slot_of_choice_NK = slots.slot_of_choice.T
     n_slots = len(slots.token_of_slot)
-    choices_of_token = _rows(slot_of_choice_NK, slots.token_of_slot)
+    choices_of_token = _rows(slot_of_choice_NK, slots.token_of_slot, slots)
     is_choice = choices_of_token == jnp.arange(n_slots)[:, None]
-    return jnp.where(is_choice, _rows(weights_NK, slots.token_of_slot), 0).sum(-1)
+    return jnp.where(is_choice, _rows(weights_NK, slots.token_of_slot, slots), 0).sum(-1)
 
 
 def slots_to_choices(values: Array, slots: Slots) -> Array:
     """Copy to each choice the value of its slot, [N, K]: the transpose of `choices_to_slots`."""
-    return _rows(values, slots.slot_of_choice).T
+    return _rows(values, slots.slot_of_choice, slots).T
 
 
-def _rows(x: Array, rows: Array) -> Array:
-    """The rows of x at these indices; zeros for an index past the end."""
+def _rows(x: Array, rows: Array, slots: Slots) -> Array:
+    """The rows of x at these indices of `slots`; zeros for an index past the end."""
+    if isinstance(slots, FullSlots):
+        return x.at[rows].get(mode="promise_in_bounds")
     return x.at[rows].get(mode="fill", fill_value=0)
 
 

@@ -33,7 +33,7 @@ LOWEST = -1e30  # a finite score with exponential 0
 LANES = 128  # of a tile
 BUFFER_BYTES = 4 << 20  # of the pages in VMEM
 STEP_TOKENS = 512  # at most, of a step over the keys
-QUERY_BYTES = 4 << 20  # of a step over the queries in VMEM
+QUERY_BYTES = 9 << 19  # of a step over the queries in VMEM: 512 rows of latents in 16 bits
 QUERY_ROWS = 512  # at most, (token, head) pairs of a KV head in a step over the queries
 DTYPES = (jnp.int8, jnp.bfloat16, jnp.float32)
 

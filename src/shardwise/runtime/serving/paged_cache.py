@@ -134,7 +134,7 @@ def _tpu_supports(cache: Cache) -> bool:
     """Whether `kernels.paged` takes the keys and values of a cache."""
     from shardwise.runtime.kernels import paged
 
-    return all(paged.supports(_values(x)) for x in cache.values())
+    return all(paged.supports(numbers(x)) for x in cache.values())
 
 
 def _has_kernel(q_BTNH: Array, cache: Cache, platform: str) -> bool:
@@ -142,7 +142,7 @@ def _has_kernel(q_BTNH: Array, cache: Cache, platform: str) -> bool:
     if platform == "gpu":
         from shardwise.runtime.kernels import paged_gpu
 
-        return "v" in cache and paged_gpu.supports(q_BTNH, _values(cache["k"]))
+        return "v" in cache and paged_gpu.supports(q_BTNH, numbers(cache["k"]))
     return platform == "tpu" and _tpu_supports(cache)
 
 
@@ -158,7 +158,7 @@ def _latents(keys: CacheArray, width: int) -> CacheArray:
     return keys[..., :width]
 
 
-def _values(x: CacheArray) -> Array:
+def numbers(x: CacheArray) -> Array:
     """The numbers of keys or values, without their scales."""
     return x.values if isinstance(x, Scaled) else x
 
@@ -237,7 +237,7 @@ def _attend_pages(
         )
     if not tokens.kv_layout.token_axes and sinks_N is None:
         return o_BTNV
-    K = _values(cache["k"]).shape[1]
+    K = numbers(cache["k"]).shape[1]
     o_BKGTV = o_BTNV.reshape(B, T, K, N // K, -1).transpose(0, 2, 3, 1, 4)
     lse_BKGT = lse_BTN.reshape(B, T, K, N // K).transpose(0, 2, 3, 1)
     return _joined(o_BKGTV, lse_BKGT, tokens.kv_layout, sinks_N)
@@ -260,7 +260,7 @@ def _attend_blocks(
     """
     B, T, N, _ = q_BTNH.shape
     keys = cache["k"]
-    K = _values(keys).shape[1]
+    K = numbers(keys).shape[1]
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, -1)
     n_blocks = min(tokens.tables_BM.shape[1], max(1, n_slots // tokens.block_tokens))
     tables_BM = _padded(tokens.tables_BM, n_blocks)
@@ -358,7 +358,7 @@ def _read(cache: CacheArray, block_Bn: Array) -> CacheArray:
 
 def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
     """Scores s_BKGTS in fp32; the scales of quantized keys are applied after the product."""
-    k_BKSH = _values(keys)
+    k_BKSH = numbers(keys)
     s_BKGTS = jnp.einsum(
         "btkgh,bksh->bkgts",
         *_operands(q_BTKGH, k_BKSH, q_BTKGH.dtype),
@@ -371,7 +371,7 @@ def _scores(q_BTKGH: Array, keys: CacheArray) -> Array:
 
 def _weighted(p_BKGTS: Array, values: CacheArray, dtype: Any) -> Array:
     """Sums o_BKGTH of values weighted by p_BKGTS, in fp32."""
-    v_BKSH = _values(values)
+    v_BKSH = numbers(values)
     if isinstance(values, Scaled):
         p_BKGTS = p_BKGTS * _by_head(values.scale)
     return jnp.einsum(
