@@ -52,7 +52,8 @@ def training_blocks(choice: TrainingChoice, *, saved: str = "") -> Iterator[Bloc
 def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]:
     """The cheapest and the fastest deployment, that of each chip, and the prices."""
     cheapest = choice.machines[0]
-    fastest = min(choice.machines, key=lambda row: row.tpot_s)
+    front = [row for row in choice.machines if row.hardware in choice.front]
+    fastest = min(front, key=lambda row: row.tpot_s)
     text = f"Cheapest: {_deployment(cheapest)}."
     if fastest is not cheapest:
         text += f" Fastest: {_deployment(fastest)}."
@@ -66,7 +67,7 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
             f"{row.n_chips:,}",
             row.hardware,
             _rates(row.rates, row.chip),
-            "front" if row.hardware in choice.front else "",
+            _place(row, choice),
         ]
         for row in choice.machines[:MAX_ROWS]
     ]
@@ -82,6 +83,13 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
     if saved:
         yield quiet(f"saved {saved}: the plan of {choice.chosen.hardware.name}")
     yield quiet(f"type  the same with {choice.chosen.hardware.chip} for its reasons")
+
+
+def _place(row: ServingMachine, choice: ServingChoice) -> str:
+    """Whether a row is on the front, and which rows are means where others were simulated."""
+    if row.hardware in choice.front:
+        return "front"
+    return "" if row.simulated == choice.machines[0].simulated else "by means"
 
 
 def _run(row: TrainingMachine) -> str:

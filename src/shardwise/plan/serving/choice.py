@@ -1,8 +1,7 @@
 """The machine for serving: the cheapest and the fastest of several chips that keep the bounds.
 
 Each chip is searched over all its sizes by means, without queues. Under traffic, requests are
-simulated on the cheapest deployment, then on the next, until one meets the bounds at a price below
-that of the others by means.
+simulated on the deployments that are on the front of cost and time, until all of it was simulated.
 """
 
 from __future__ import annotations
@@ -24,10 +23,12 @@ MAX_REFUSALS = 3  # of chips, in the error if none has a plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMachine:
-    """The deployment that a search chose for a chip, by means.
+    """The deployment that a search chose for a chip.
 
     Args:
         n_chips: chips of all engines.
+        tpot_s, ttft_s: medians of the simulated requests, or means.
+        simulated: whether requests were simulated.
         cost: dollars an hour if the job has a rate, else dollars for a million output tokens.
         rates: chip of the runs from which the rates come; another one's are borrowed.
     """
@@ -41,6 +42,7 @@ class ServingMachine:
     usd_per_million_tokens: float
     cost: float
     rates: str
+    simulated: bool = False
 
     @property
     def seconds(self) -> float:
@@ -54,7 +56,8 @@ class ServingChoice:
 
     Args:
         rate: requests per second, or None.
-        machines: the best deployment of each chip that keeps the bounds, cheapest first.
+        machines: the best deployment of each chip that keeps the bounds, cheapest first; with
+            traffic, by means where it is not on the front.
         front: names of the machines than which no other is both cheaper and faster.
         chosen: the plan of the cheapest one; with traffic, of the cheapest that meets the bounds.
         prices: chip -> its price.
@@ -110,22 +113,22 @@ def choose(
         plan = search(chip, None)
         if plan is not None:
             plans[chip.name] = plan
-    by_cost = sorted(plans, key=lambda name: _machine(plans[name]).cost)
-    chosen = plans[by_cost[0]] if by_cost else None
     if arrivals is not None:
-        chosen = _simulated(by_cost, plans, {chip.name: chip for chip in priced}, search, arrivals)
-    if chosen is None:
+        _simulate_front(plans, {chip.name: chip for chip in priced}, search, arrivals)
+    if not plans:
         reasons = list(unable.items())[:MAX_REFUSALS]
         raise NoPlan(
             f"none of {len(priced)} chips with a price serves {model.name} so.",
             *(f"{name}: {reason}" for name, reason in reasons),
         )
-    machines = sorted((_machine(plan) for plan in plans.values()), key=lambda row: row.cost)
+    machines = sorted(map(_machine, plans.values()), key=lambda row: row.cost)
+    front = pareto_front(machines)
+    chosen = plans[front[0].chip]
     return ServingChoice(
         model=model.name,
         rate=chosen.workload.rate,
         machines=tuple(machines),
-        front=tuple(row.hardware for row in pareto_front(machines)),
+        front=tuple(row.hardware for row in front),
         chosen=chosen,
         prices={chip.name: price_of(chip) for chip in priced if chip.name in plans},
         without_price=without_price,
@@ -133,26 +136,28 @@ def choose(
     )
 
 
-def _simulated(
-    names: Sequence[str],
+def _simulate_front(
     plans: dict[str, ServingPlan],
     chips: dict[str, Chip],
     search: Callable[[Chip, Arrivals | None], ServingPlan | None],
     arrivals: Arrivals,
-) -> ServingPlan | None:
-    """The cheapest plan whose simulated requests meet the bounds; it replaces that by means."""
-    best: ServingPlan | None = None
-    for name in names:
-        if best is not None and _machine(best).cost <= _machine(plans[name]).cost:
-            break
+) -> None:
+    """Replace plans by means, until all plans of the front are those of simulated requests.
+
+    A chip on which no simulated deployment meets the bounds is removed.
+    """
+    simulated: set[str] = set()
+    while True:
+        front = pareto_front(map(_machine, plans.values()))
+        name = next((row.chip for row in front if row.chip not in simulated), None)
+        if name is None:
+            return
+        simulated.add(name)
         plan = search(chips[name], arrivals)
         if plan is None:
             del plans[name]
-            continue
-        plans[name] = plan
-        if best is None or _machine(plan).cost < _machine(best).cost:
-            best = plan
-    return best
+        else:
+            plans[name] = plan
 
 
 def _machine(plan: ServingPlan) -> ServingMachine:
@@ -160,12 +165,14 @@ def _machine(plan: ServingPlan) -> ServingMachine:
     prices = estimate.usd_per_million_tokens
     usd_per_million = prices.output if prices else 0.0
     usd_per_hour = estimate.usd_per_hour or 0.0
+    traffic = estimate.traffic
     return ServingMachine(
         hardware=plan.hardware.name,
         chip=plan.hardware.chip,
         n_chips=round(estimate.tokens_per_s / estimate.tokens_per_s_per_chip),
-        tpot_s=estimate.tpot_s,
-        ttft_s=estimate.ttft_s,
+        tpot_s=traffic.tpot_s.p50 if traffic else estimate.tpot_s,
+        ttft_s=traffic.ttft_s.p50 if traffic else estimate.ttft_s,
+        simulated=traffic is not None,
         usd_per_hour=usd_per_hour,
         usd_per_million_tokens=usd_per_million,
         cost=usd_per_hour if plan.workload.rate else usd_per_million,

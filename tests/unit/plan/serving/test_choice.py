@@ -49,6 +49,19 @@ def test_the_choice_meets_the_bounds_when_requests_are_simulated() -> None:
     assert costs[choice.chosen.hardware.chip] == min(costs.values())
 
 
+def test_all_of_the_front_is_simulated() -> None:
+    """By means v5p would be the fastest with 12 chips, on which too few requests meet the bounds."""
+    job = sw.Serve(prompt=3000, output=400, rate=8.0, ttft_s=0.8, tpot_s=0.04, engine="vllm")
+    model, chips = sw.model("qwen3-32b"), [sw.chip("v6e"), sw.chip("v5p")]
+    by_means = choose(model, chips, lambda chip: [job])
+    choice = choose(model, chips, lambda chip: [job], arrivals=Arrivals())
+    assert {row.chip: row.n_chips for row in by_means.machines}["v5p"] == 12
+    for row in choice.machines:
+        assert row.simulated == (row.hardware in choice.front)
+        alone = build.search(model, sw.chip(row.chip), job, {}, 1, arrivals=Arrivals())[0]
+        assert row.n_chips == alone.strategy.n_chips > 0
+
+
 def test_bounds_that_no_chip_keeps_say_why_of_some() -> None:
     with pytest.raises(NoPlan) as caught:
         choose(MODEL, CHIPS, lambda chip: jobs(tpot_s=1e-6))
