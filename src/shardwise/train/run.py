@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadInput
@@ -269,7 +269,7 @@ def _prepare(
         write_record(saving.folder, record, plan)
     hooks.on_stage(COMPILING)
     started_s = time.perf_counter()
-    compiled = compile_step(train_step)
+    compiled = compile_step(train_step, _plan_options(plan, case, train_step, hooks.on_note))
     compile_s = time.perf_counter() - started_s
     hooks.on_stage("")
     require_memory(compiled, jax.local_devices()[0], plan.estimate.memory_bytes_per_chip.total)
@@ -296,11 +296,29 @@ def _prepare(
     return loop, compile_s
 
 
-def compile_step(train_step: TrainStep) -> Any:
+def _plan_options(
+    plan: Plan, case: Case, train_step: TrainStep, on_note: Callable[[str], None]
+) -> dict[str, str | bool]:
+    """The plan's options of the compiler, on devices of the kind that it was made for."""
+    from shardwise.runtime.compiler_options import known
+
+    if case.system.chip.kind != train_step.table.mesh.platform.removeprefix("old "):
+        return {}
+    options = {flag.name: flag.value for flag in plan.xla_flags}
+    accepted = known(options)
+    if unknown := [name for name in options if name not in accepted]:
+        on_note(f"this version of XLA does not know {', '.join(unknown)} of the plan: left out.")
+    return accepted
+
+
+def compile_step(train_step: TrainStep, options: Mapping[str, str | bool] | None = None) -> Any:
     """Compile the training step `(state, batch) -> (state, scalars)`; the state is donated.
 
     The scalars are `loss` and the fields norm, usual, good and bad of `GuardState`. A bad step
     changes no weights, optimizer state or residuals of int8 gradient sums.
+
+    Args:
+        options: options of XLA's compiler.
     """
     import jax
     import jax.numpy as jnp
@@ -319,7 +337,8 @@ def compile_step(train_step: TrainStep) -> Any:
         scalars = {"norm": guard.norm, "usual": guard.usual, "good": guard.good, "bad": guard.bad}
         return state, {"loss": loss, **scalars}
 
-    return jax.jit(run, donate_argnums=0).lower(*train_step.shapes()).compile()
+    lowered = jax.jit(run, donate_argnums=0).lower(*train_step.shapes())
+    return lowered.compile(compiler_options=dict(options or {}))
 
 
 def _checkpoints(

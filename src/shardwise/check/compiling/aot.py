@@ -31,10 +31,8 @@ from shardwise.check.compiling.result import (
 from shardwise.check.compiling.targets import Target
 from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
+from shardwise.runtime.compiler_options import typed
 from shardwise.runtime.program import Program
-
-# The TPU's compiler accepts boolean options as text; the GPU's does not.
-_BOOLEAN = {"true": True, "false": False}
 
 
 def target_devices(target: Target) -> np.ndarray[Any, Any]:
@@ -232,9 +230,7 @@ def compile_lowered(
 ) -> Compiled:
     """Compile a lowered program, and collect its text and statistics."""
     start = time.perf_counter()
-    executable = lowered.compile(
-        compiler_options={name: _BOOLEAN.get(value, value) for name, value in options.items()}
-    )
+    executable = lowered.compile(compiler_options=typed(options))
     compile_s = time.perf_counter() - start
     has_refs = any(getattr(leaf, "is_ref", False) for leaf in jax.tree.leaves(program.args))
     return Compiled(
