@@ -89,6 +89,7 @@ class StepComparison:
         step_s: measured seconds, else compiled ones.
         faults: those that `check` has found in a function, of which causes are made.
         n_devices: of the mesh of that function.
+        other_devices: kind of the devices of a function's trace, if it was compiled for another.
         steps: of the trace, else of the run; None without either.
         run: the steps of a run beside the trace; None without one.
         hidden: planned and measured seconds of communication that does not lengthen the step.
@@ -105,6 +106,7 @@ class StepComparison:
     step_s: float | None
     faults: tuple[Fault, ...] = ()
     n_devices: int = 1
+    other_devices: str = ""
     steps: MeasuredSteps | None = None
     run: MeasuredSteps | None = None
     hidden: Figure | None = None

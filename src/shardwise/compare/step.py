@@ -41,7 +41,7 @@ def compare_step(
     """A planned step beside what was compiled and measured of it.
 
     Raises:
-        BadInput: the trace has more devices than the plan.
+        BadInput: the trace has other devices than the plan, or more of them.
     """
     if profile is not None:
         _require_devices(plan, profile)
@@ -102,7 +102,14 @@ def compare_step(
 
 def _require_devices(plan: AnyPlan, profile: Profile) -> None:
     """Refuse the trace of another program; that of one of several hosts has fewer devices."""
-    n_devices = plan.hardware.n_chips * (system_of(plan.hardware).chip.n_devices or 1)
+    chip = system_of(plan.hardware).chip
+    if chip.kind.upper() != profile.kind:
+        raise BadInput(
+            f"{profile.trace} is of a {profile.kind}, and the plan for {plan.hardware.name}, a "
+            f"{chip.kind.upper()}: their times say nothing about each other.",
+            "shardwise hw measure N --out host.toml describes this machine; plan for host.toml:N.",
+        )
+    n_devices = plan.hardware.n_chips * (chip.n_devices or 1)
     if profile.devices > n_devices:
         raise BadInput(
             f"{profile.trace} has {profile.devices} devices and the plan {n_devices}: it is not a "
@@ -129,6 +136,7 @@ def compare_function(report: FunctionReport, profile: Profile) -> StepComparison
         figures=(),
         causes=tuple(explanations),
         faults=report.faults,
+        other_devices="" if report.compiler.upper() == profile.kind else profile.kind,
         n_devices=math.prod(report.mesh.values()),
         step_s=profile.step_s,
         steps=steps_of_profile(profile),

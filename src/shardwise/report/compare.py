@@ -92,15 +92,22 @@ def step_headline(comparison: StepComparison) -> str:
     failed = _failed_requests(comparison.load)
     if step.measured_s is not None:
         parts.append(f"{seconds(step.measured_s)} measured")
-    elif step.compiled_s is not None:
+    if step.compiled_s is not None and (step.measured_s is None or step.planned_s is None):
         parts.append(f"{seconds(step.compiled_s)} compiled")
     if step.planned_s is not None:
         parts.append(f"{seconds(step.planned_s)} planned")
     text = f"{failed}step {', '.join(parts)}"
     if step.ratio is not None:
         text += f" ({percent(step.ratio)} of the planned speed)"
+    if comparison.other_devices:
+        text += (
+            f": compiled for {comparison.hardware} and measured on a {comparison.other_devices}, "
+            "two times that say nothing about each other"
+        )
     if comparison.causes:
         return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
+    if step.planned_s is None:
+        return f"{text}. Nothing here says what lengthens it: there is no plan of its parts."
     return f"{text}. No part takes longer than planned, beyond what steps vary by."
 
 

@@ -88,6 +88,7 @@ def record_of(
     start: str,
     saving: CheckpointOptions,
     earlier: RunRecord | None,
+    export: str = "",
 ) -> RunRecord:
     """Return the record of the run that this process starts.
 
@@ -117,4 +118,5 @@ def record_of(
         keep=keep,
         command=command,
         versions=versions,
+        export=str(Path(export).absolute()) if export else "",
     )

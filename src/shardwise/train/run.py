@@ -99,6 +99,7 @@ def train(
     earlier = saving.record()
     if recipe is None:
         recipe = default_recipe(plan, earlier, steps)
+    export = export or (earlier.export if earlier else "")
     check_inputs(
         plan,
         recipe,
@@ -114,7 +115,7 @@ def train(
         export=export,
         log=log,
     )
-    record = record_of(recipe, data, seed, start, saving, earlier)
+    record = record_of(recipe, data, seed, start, saving, earlier, export)
     case = rebuild(plan)
     with contextlib.ExitStack() as stack:
         stop_request = stack.enter_context(catch_signals())

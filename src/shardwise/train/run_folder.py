@@ -47,6 +47,7 @@ class RunRecord:
         keep: number of checkpoints in the folder.
         command: the command line of the process.
         versions: package -> its version.
+        export: folder for the final weights; empty for none.
     """
 
     recipe: Recipe
@@ -57,6 +58,7 @@ class RunRecord:
     keep: int
     command: str
     versions: Mapping[str, str]
+    export: str = ""
 
 
 def this_command() -> tuple[str, dict[str, str]]:

@@ -100,7 +100,7 @@ def test_a_batch_too_small_for_its_weights() -> None:
     machine = sw.hardware("v5e:8x8")
     small = sw.plan(model, machine, sw.Train(batch=64, seq=128), {"fsdp": 64})
     large = sw.plan(model, machine, sw.Train(batch=64, seq=8192), {"fsdp": 64})
-    run = replace(profile(), operations=(), step_s=small.step.expected)
+    run = replace(profile(), kind="TPU", operations=(), step_s=small.step.expected)
     broken = sw.compare(small, run)
     assert broken.causes[0].kind == "small batch"
     assert "too small a batch: 128;" in first_line(broken)
@@ -292,6 +292,15 @@ def test_faults_of_check_come_first() -> None:
     broken = sw.compare(function_report(fault), profile())
     assert first_line(broken).startswith("An fp32 product of 16-bit inputs in mlp.up")
     assert sw.compare(function_report(), profile()).causes == ()
+
+
+def test_a_function_measured_on_other_devices() -> None:
+    """Nothing is said to be as planned, for nothing is planned."""
+    first = first_line(sw.compare(function_report(), profile()))
+    assert "compiled for v5e:4x4 and measured on a CPU" in first
+    assert "No part takes longer" not in first
+    same = first_line(sw.compare(function_report(), replace(profile(), kind="TPU")))
+    assert "measured on a CPU" not in same
 
 
 @needs("tpu")

@@ -170,6 +170,13 @@ def test_the_trace_of_another_program_is_refused() -> None:
         sw.compare(plan(fsdp=2), replace(profile(), devices=4))
 
 
+def test_a_trace_of_other_devices_is_refused() -> None:
+    served = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:1"), sw.Serve(context=2048))
+    with pytest.raises(BadInput, match="is of a CPU, and the plan for h100:1, a GPU") as caught:
+        sw.compare(served, profile())
+    assert "hw measure" in caught.value.problems[1]
+
+
 def test_two_runs() -> None:
     log = read_input(str(FOLDER / "fsdp.jsonl"))
     assert isinstance(log, RunLog)

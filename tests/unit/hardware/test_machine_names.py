@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shardwise.errors import BadInput, BadShape
@@ -9,6 +11,7 @@ from shardwise.hardware import chip_names, find_chip, parse_chip, parse_system
 from shardwise.hardware.catalog import catalog_chip
 from shardwise.hardware.chip import get
 from shardwise.hardware.machine_names import split_name
+from tests.host import CHIP
 
 MACHINES = [
     # Google Cloud's names count TensorCores: of v2, v3, v4, v5p and 7x a chip has two.
@@ -89,6 +92,16 @@ def test_a_chip_without_links_is_alone() -> None:
     assert parse_system("m1:1").n_chips == 1
     with pytest.raises(BadShape, match="m1:2 has no links"):
         parse_system("m1:2")
+
+
+def test_a_measured_machine_has_no_more_devices_than_were_measured(tmp_path: Path) -> None:
+    file = tmp_path / "host.toml"
+    file.write_text("".join(line for line in CHIP.splitlines(True) if "egress" not in line))
+    assert parse_system(f"{file}:64").n_chips == 64
+    with pytest.raises(BadShape, match="was measured as: 64. shardwise hw measure 128 -o"):
+        parse_system(f"{file}:128")
+    file.write_text(CHIP)  # with a network
+    assert parse_system(f"{file}:128").n_chips == 128
 
 
 def test_the_figures_of_the_book() -> None:

@@ -1,4 +1,4 @@
-"""A run compiles with the plan's options of the compiler, where it is on the plan's kind of chip."""
+"""A run compiles with the plan's options of the compiler, on chips of the plan's kind."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -28,9 +29,9 @@ from shardwise.train.run_folder import (
 )
 from tests.conftest import ROOT
 from tests.host import host
-from tests.unit.train.command import environment
+from tests.unit.train.command import ended, environment, started, tokens
 
-MODEL = sw.ModelConfig.dense(n_layers=1, d_model=32, d_ff=64, n_heads=4, vocab=261)
+MODEL = sw.ModelConfig.dense(n_layers=1, d_model=32, d_ff=64, n_heads=4, vocab=264)
 RECIPE = Recipe(steps=20, rate=1e-3, schedule="wsd", clip=None, spike=2.0)
 SAVING = CheckpointOptions(folder="saved", every=5, keep=4)
 HOLDER = """
@@ -79,7 +80,8 @@ def test_a_second_run_is_refused_while_the_first_one_lives(tmp_path: Path) -> No
 
 def test_a_record_comes_back(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    record = record_of(RECIPE, "data=0.7,text", 3, "published", SAVING, None)
+    record = record_of(RECIPE, "data=0.7,text", 3, "published", SAVING, None, "weights")
+    assert record.export == str(Path("weights").absolute())
     assert (record.every, record.keep) == (5, 4)
     assert record.start == str(Path("published").absolute())
     assert record.data == f"{Path('data').absolute()}=0.7,{Path('text').absolute()}=1"
@@ -160,3 +162,15 @@ def test_the_record_is_json_that_people_read(tmp_path: Path) -> None:
     assert document["schema"] == "shardwise.run/1"
     assert document["recipe"]["schedule"] == "wsd"
     assert document["command"].endswith(" ".join(sys.argv[-1:]))
+
+
+def test_a_resumed_run_writes_the_export_that_it_was_started_with(tmp_path: Path) -> None:
+    model = sw.model("llama3.2-1b,n_layers=1,d_model=32,d_ff=64,n_heads=4,n_kv_heads=4,vocab=264")
+    job = sw.Train(batch=2, seq=16)
+    sw.plan(model, host(tmp_path, 1), job).save(str(tmp_path / "plan.json"))
+    tokens(tmp_path)
+    saving = ["--checkpoint", "saved", "--steps"]
+    ended(started(tmp_path, "plan.json", *saving, "2", "--export", "out"))
+    shutil.rmtree(tmp_path / "out")
+    ended(started(tmp_path, "plan.json", *saving, "3", "--resume"))
+    assert list((tmp_path / "out").glob("*.safetensors"))

@@ -10,6 +10,7 @@ from shardwise.errors import DoesNotFit, NoLegalEngine, NoStrategy, ShardwiseErr
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.search import fit
 from shardwise.search.given import Fixed
+from shardwise.search.serving.candidate import Server
 from shardwise.search.serving.layouts import machines
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.search.serving.room import rooms
@@ -216,7 +217,15 @@ def _option_of_best(request: Request, flag: str) -> list[str]:
         raise
     except ShardwiseError:
         return []
-    engines = best.server.system.name
-    if best.server.count > 1 and not request.machine_is_given:
-        engines += f" × {best.server.count}"
-    return [f"{flag}{engines} ({units.show_seconds(best.tpot_s)} a token)"]
+    machines = best.server.system.name
+    time = f"{units.show_seconds(best.tpot_s)} a token"
+    if not request.machine_is_given:
+        machines = " + ".join(_counted(s) for s in (best.server, best.prefill_server) if s)
+        time = f"{best.chips:,} chips, {time}"
+    return [f"{flag}{machines} ({time})"]
+
+
+def _counted(server: Server) -> str:
+    """Machines of equal engines: `3 × v6e:2x2`."""
+    name = server.system.name
+    return f"{server.count} × {name}" if server.count > 1 else name

@@ -223,9 +223,7 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
         max_rates.append(float(rates.max()))
     return (
         f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
-        f"chips. For their number run: shardwise plan {request.config.name} "
-        f"{request.chip.spelling} --serve --prompt {job.prompt} --output {job.output} "
-        f"--rate {rate:g}/s"
+        f"chips. For their number ask the same of {request.chip.spelling} instead of {name}."
     )
 
 

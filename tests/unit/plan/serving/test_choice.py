@@ -50,7 +50,7 @@ def test_the_choice_meets_the_bounds_when_requests_are_simulated() -> None:
 
 
 def test_all_of_the_front_is_simulated() -> None:
-    """By means v5p would be the fastest with 12 chips, on which too few requests meet the bounds."""
+    """By means v5p is the fastest with 12 chips, on which too few requests meet the bounds."""
     job = sw.Serve(prompt=3000, output=400, rate=8.0, ttft_s=0.8, tpot_s=0.04, engine="vllm")
     model, chips = sw.model("qwen3-32b"), [sw.chip("v6e"), sw.chip("v5p")]
     by_means = choose(model, chips, lambda chip: [job])
