@@ -56,9 +56,8 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
     rates = (first.estimate.tokens_per_s_per_chip, second.estimate.tokens_per_s_per_chip)
     figures.append(_row("tokens/s/chip", *rates))
     if isinstance(first, ServingPlan) and isinstance(second, ServingPlan):
-        estimates = (first.estimate, second.estimate)
-        figures.append(_row("ttft", estimates[0].ttft_s, estimates[1].ttft_s))
-        figures.append(_row("tpot", estimates[0].tpot_s, estimates[1].tpot_s))
+        figures.append(_row("ttft", *(_latency(first, "ttft_s"), _latency(second, "ttft_s"))))
+        figures.append(_row("tpot", *(_latency(first, "tpot_s"), _latency(second, "tpot_s"))))
     return PairComparison(
         kind="plans",
         first=names[0],
@@ -264,7 +263,18 @@ def _choices(plan: AnyPlan) -> dict[str, str]:
         decode = plan.estimate.decode
         choices |= {"batch": str(decode.batch), "context": str(plan.workload.context)}
         choices |= {"weights": plan.strategy.servers.weights, "KV split": plan.strategy.servers.kv}
+        prefill = plan.strategy.prefill
+        if prefill:
+            choices["prefill engines"] = f"{prefill.count} × {prefill.hardware}"
     return choices
+
+
+def _latency(plan: ServingPlan, name: str) -> float:
+    """The median of the simulated requests if there are some, else the mean."""
+    traffic = plan.estimate.traffic
+    if traffic is None:
+        return float(getattr(plan.estimate, name))
+    return float(getattr(traffic, name).p50)
 
 
 def _show(value: object) -> str:

@@ -28,6 +28,7 @@ N_CAUSES = 5  # in words, the largest
 N_ROWS = 14  # of a pair
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
 SECONDS = ("step", "ttft", "tpot")
+SERVED = ("tpot", "tokens/s/chip", "ttft")  # figures of engines, in the order of the first line
 PLAIN = ("loss", "tokens/s", "tokens/s/chip")
 Cells = tuple[list[str], list[list[str]]]  # headers and rows of `style.table`
 seconds = units.show_seconds
@@ -217,7 +218,11 @@ def _quantity(name: str, value: float | None) -> str:
 
 
 def pair_headline(comparison: PairComparison) -> str:
-    """Which of the two is slower, and by what."""
+    """Which of the two is slower, and by what; of engines, what their users see of them."""
+    served = {row.group: row for row in comparison.figures if row.group in SERVED}
+    if len(served) == len(SERVED):
+        changes = (_served_change(served[name]) for name in SERVED)
+        return f"B against A: {', '.join(changes)}."
     step = comparison.rows[-1]
     share = step.change / step.first
     text = f"A {seconds(step.first)}, B {seconds(step.second)} a step"
@@ -233,6 +238,14 @@ def pair_headline(comparison: PairComparison) -> str:
     if comparison.causes:
         return f"{text}, most by {phrase(comparison.causes[0])}."
     return f"{text}."
+
+
+def _served_change(row: PairRow) -> str:
+    """`TPOT 16.9 ms (-36.2 %)`, `640 tokens/s/chip (+60 %)`."""
+    change = signed_percent(row.change / row.first) if row.first else DASH
+    value = _quantity(row.group, row.second)
+    named = f"{value} {row.group}" if row.group in PLAIN else f"{row.group.upper()} {value}"
+    return f"{named} ({change})"
 
 
 def _pair_cells(row: PairRow, quantity: str) -> list[str]:

@@ -15,7 +15,7 @@ from shardwise.compare.planned import planned_step
 from shardwise.compare.result import StepComparison
 from shardwise.errors import BadFile, BadInput
 from shardwise.profile.result import MemoryPeak
-from shardwise.report.compare import step_blocks
+from shardwise.report.compare import pair_headline, step_blocks
 from shardwise.serve.load.measurement import Measurement, measure
 from shardwise.serve.load.prediction import Predictor
 from shardwise.serve.load.reply import Reply
@@ -134,6 +134,23 @@ def test_two_plans() -> None:
     assert pair.causes[0].group == "MLP matmuls"
     memory = {row.group: row.change for row in pair.figures}
     assert memory["activations"] < 0 == memory["weights"]
+
+
+def test_two_engines_are_compared_by_what_users_see() -> None:
+    """A longer pass of a larger batch is no slower engine."""
+    model, system = sw.model("llama3-8b"), sw.hardware("h100:8")
+    small, large = (sw.plan(model, system, sw.Serve(context=2048, batch=n)) for n in (16, 128))
+    pair = sw.compare(small, large)
+    first = pair_headline(pair)
+    assert first.startswith("B against A: TPOT ")
+    assert "slower" not in first
+    change = large.estimate.tokens_per_s_per_chip / small.estimate.tokens_per_s_per_chip - 1
+    assert f"tokens/s/chip (+{change:.1%})".replace("%", " %") in first
+    job = sw.Serve(prompt=2000, output=200, rate=8.0, ttft_s=1.0, tpot_s=0.03)
+    together, apart = (sw.plan(model, system, job, disaggregate=x) for x in (False, True))
+    names = {setting.name: setting for setting in sw.compare(together, apart).settings}
+    assert names["prefill engines"].first == ""
+    assert "h100" in names["prefill engines"].second
 
 
 def test_two_traces() -> None:
