@@ -162,14 +162,16 @@ def _output_length(service: Service, prompt: Sequence[int], max_tokens: int | No
     room = service.max_context - len(prompt)
     if room < (max_tokens or 1):
         most = f"the model's context is {service.max_context} tokens"
+        param = "max_tokens"
         if room < 1:
+            param = "prompt"
             problem = f"{most}, and the prompt has {len(prompt)}: shorten the prompt."
         else:
             problem = (
                 f"{most}, and the prompt has {len(prompt)}: max_tokens can be up to {room}, and "
                 f"is {max_tokens}."
             )
-        raise bad_request(problem, param="max_tokens", code="context_length_exceeded")
+        raise bad_request(problem, param=param, code="context_length_exceeded")
     return max_tokens or room
 
 

@@ -62,7 +62,7 @@ BAD: list[tuple[Any, str | None, str]] = [
         "max_tokens",
         "max_tokens can be up to 999, and is 5000",
     ),
-    ({"prompt": [5] * 1000}, "max_tokens", "context is 1000 tokens, and the prompt has 1000"),
+    ({"prompt": [5] * 1000}, "prompt", "context is 1000 tokens, and the prompt has 1000"),
     ({"prompt": "a", "logprobs": 21}, "logprobs", "<= 20"),
     ({"prompt": "a", "stop": ["a"] * 17}, "stop", "<= 16"),
     ({"prompt": "a", "stop": ""}, "stop", "length >= 1"),
