@@ -123,13 +123,15 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     of them.
     """
     kv_bytes = units.bytes_per_element(job.kv)
+    is_whole = engine_overhead(job.engine).keeps_whole_sequences
     total = 0.0
     for attention, n_layers in config.attentions:
         key_bytes = kv_bytes * kv_elements(attention)
-        n_keys = min(attention.window or job.context, job.context)
+        n_keys = job.context
         if is_sparse(attention):
             key_bytes += INDEX_KEY_BYTES
-            n_keys = job.context
+        elif attention.window and not is_whole:
+            n_keys = min(attention.window, job.context)
         total = total + n_layers * key_bytes * float(n_keys) / kv_shards(attention, form, mesh)
     states = STATE_ELEMENT_BYTES * sum(n * state_elements(mamba) for mamba, n in config.mambas)
     total = total + states / (mesh["tensor"] * batch_shards(form, mesh))

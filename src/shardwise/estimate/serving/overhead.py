@@ -50,6 +50,8 @@ class EngineOverhead:
             CUDA context, NCCL's buffers, workspaces of attention kernels, CUDA graphs.
         passes_ahead: passes that are chosen before the one that runs has ended, so that a request
             that arrives meanwhile is not in them.
+        keeps_whole_sequences: whether its cache has room for all tokens of a sequence in layers
+            with a window too, of which it reads the window alone.
         kinds: kinds of chips that it runs on (`Chip.kind`); empty for all.
         vendor: maker of the chips that it runs on; empty for all.
         overlaps: whether collectives run during matmuls, as XLA's asynchronous collectives on TPUs.
@@ -75,6 +77,7 @@ class EngineOverhead:
     overlaps: bool = False
     unused_share: float = 0.1
     unused_after_weights: bool = False
+    keeps_whole_sequences: bool = False
     runtime_bytes: float = 0.0
     passes_ahead: int = 0
     kinds: tuple[str, ...] = ()
@@ -188,6 +191,7 @@ ENGINES = {
             hold_passes=0.0,
             max_tokens=512,
             passes_ahead=1,
+            keeps_whole_sequences=True,
         ),
         UNKNOWN,
     )
