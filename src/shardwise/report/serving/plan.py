@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shardwise import units
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
@@ -253,15 +253,19 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
 
 
 def deployment(point: ServingPoint, *, show_machine: bool) -> str:
-    """Decode engines, number of prefill engines, and machine: `2 of tensor 8 + 1, h100:8`."""
-    text = mesh_text({**point.mesh, "data": 1})
-    if point.engines > 1:
-        text = f"{point.engines:,} of {text}"
+    """Decode engines, prefill engines, and machine: `2 of tensor 8 + tensor 4, h100:8`."""
+    text = _counted(point.engines, point.mesh)
     if point.prefill_mesh:
-        text += f" + {point.prefill_engines}"
+        text += f" + {_counted(point.prefill_engines, point.prefill_mesh)}"
     if show_machine:
         text += f", {point.hardware}"
     return text
+
+
+def _counted(n: int, mesh: Mapping[str, int]) -> str:
+    """Equal engines: `2 of tensor 8`."""
+    text = mesh_text({**mesh, "data": 1})
+    return f"{n:,} of {text}" if n > 1 else text
 
 
 def ranked(plans: Sequence[ServingPlan]) -> Block:
