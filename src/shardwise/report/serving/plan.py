@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
@@ -237,7 +238,7 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
         headers.append(">$/M out")
     headers += [">TTFT", ">batch", "front: engines"]
     if any(point.prefill_mesh for point in points):
-        headers[-1] += " + prefill"
+        headers[-1] += " + prefill of chips"
     rows = []
     for point in points:
         throughput_or_chips = _rate(point.tokens_per_s_per_chip)
@@ -253,19 +254,16 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
 
 
 def deployment(point: ServingPoint, *, show_machine: bool) -> str:
-    """Decode engines, prefill engines, and machine: `2 of tensor 8 + tensor 4, h100:8`."""
-    text = _counted(point.engines, point.mesh)
+    """Decode engines, prefill engines of so many chips, and machine: `2 of tensor 8 + 1 of 4`."""
+    text = mesh_text({**point.mesh, "data": 1})
+    if point.engines > 1:
+        text = f"{point.engines:,} of {text}"
     if point.prefill_mesh:
-        text += f" + {_counted(point.prefill_engines, point.prefill_mesh)}"
+        n_chips = math.prod({**point.prefill_mesh, "data": 1}.values())
+        text += f" + {point.prefill_engines} of {n_chips}"
     if show_machine:
         text += f", {point.hardware}"
     return text
-
-
-def _counted(n: int, mesh: Mapping[str, int]) -> str:
-    """Equal engines: `2 of tensor 8`."""
-    text = mesh_text({**mesh, "data": 1})
-    return f"{n:,} of {text}" if n > 1 else text
 
 
 def ranked(plans: Sequence[ServingPlan]) -> Block:
