@@ -21,15 +21,15 @@ def typed(options: Mapping[str, str]) -> Options:
 def known(options: Mapping[str, str]) -> Options:
     """Those of the options that the compiler of the default device accepts."""
     accepted = typed(options)
-    if not accepted or _accepts(accepted):
+    if not accepted or accepts(accepted):
         return accepted
-    return {name: value for name, value in accepted.items() if _accepts({name: value})}
+    return {name: value for name, value in accepted.items() if accepts({name: value})}
 
 
-def _accepts(options: Options) -> bool:
+def accepts(options: Mapping[str, str | bool]) -> bool:
     """Whether a trivial program compiles with the options."""
     try:
-        jax.jit(lambda x: x + 1, compiler_options=options).lower(jnp.zeros(())).compile()
+        jax.jit(lambda x: x + 1).lower(jnp.zeros(())).compile(compiler_options=dict(options))
     except Exception:  # of whatever kind the version raises
         return False
     return True

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.runtime.compiler_options import accepts
 from shardwise.runtime.kernels import cpu
 from shardwise.runtime.weights.quantized import Scaled
 
@@ -39,7 +40,7 @@ FEW_LANES = 16
 LEFT_TOKENS = 64  # up to which a matmul is faster with the weights as its left operand
 WIDE = jnp.float32
 # Sums in any order, no matmul library for the sums, and barriers that last until code is emitted.
-COMPILER_OPTIONS = {
+COMPILER_OPTIONS: dict[str, str | bool] = {
     "xla_cpu_enable_fast_math": True,
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
     "xla_disable_hlo_passes": "tree_reduction_rewriter,cse_barrier_expander",
@@ -49,12 +50,7 @@ COMPILER_OPTIONS = {
 @functools.cache
 def compiler_options() -> dict[str, Any]:
     """`COMPILER_OPTIONS`, or none where this version of XLA does not know them."""
-    try:
-        compiled = jax.jit(lambda x: x + 1, compiler_options=COMPILER_OPTIONS)
-        compiled(jnp.zeros(()))
-    except Exception:  # of whatever kind the version raises
-        return {}
-    return COMPILER_OPTIONS
+    return COMPILER_OPTIONS if accepts(COMPILER_OPTIONS) else {}
 
 
 @functools.partial(
