@@ -56,8 +56,8 @@ def compare_plans(first: AnyPlan, second: AnyPlan, names: tuple[str, str]) -> Pa
     rates = (first.estimate.tokens_per_s_per_chip, second.estimate.tokens_per_s_per_chip)
     figures.append(_row("tokens/s/chip", *rates))
     if isinstance(first, ServingPlan) and isinstance(second, ServingPlan):
-        figures.append(_row("ttft", *(_latency(first, "ttft_s"), _latency(second, "ttft_s"))))
-        figures.append(_row("tpot", *(_latency(first, "tpot_s"), _latency(second, "tpot_s"))))
+        figures.append(_row("ttft", _latency(first, "ttft_s"), _latency(second, "ttft_s")))
+        figures.append(_row("tpot", _latency(first, "tpot_s"), _latency(second, "tpot_s")))
     return PairComparison(
         kind="plans",
         first=names[0],

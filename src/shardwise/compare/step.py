@@ -107,7 +107,7 @@ def _require_devices(plan: AnyPlan, profile: Profile) -> None:
         raise BadInput(
             f"{profile.trace} is of a {profile.kind}, and the plan for {plan.hardware.name}, a "
             f"{chip.kind.upper()}: their times say nothing about each other.",
-            "shardwise hw measure N --out host.toml describes this machine; plan for host.toml:N.",
+            "shardwise hw measure N -o host.toml describes this machine; plan for host.toml:N.",
         )
     n_devices = plan.hardware.n_chips * (chip.n_devices or 1)
     if profile.devices > n_devices:
