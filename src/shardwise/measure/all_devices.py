@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from shardwise.measure.timing import median_s, medians_s
+from shardwise.measure.timing import Call, Part
 
 Arrays = Sequence[tuple[tuple[int, ...], Any]]  # shape and dtype of each
 Pool = dict[Any, Any]  # position, shape and dtype -> an array
 SHORTEST_S = 1e-7  # of an operation
 SPEC = PartitionSpec(("group", "member"))
+
+
+class Program(NamedTuple):
+    """What all devices run at once, each on arrays of its own.
+
+    Args:
+        function: takes an array of each device for each of `arrays`.
+        group_size: devices of a group, over whose mesh axis `member` collectives may run.
+        in_place: number of first arrays that `function` returns, in their places.
+        repeats: times that the program computes the function, each on arrays of their own: the
+            arrays of results that a program begins with take time that no operation of a training
+            step does.
+    """
+
+    function: Callable[..., Any]
+    arrays: Arrays
+    group_size: int = 1
+    in_place: int = 0
+    repeats: int = 1
+
+    def run(self, *blocks: Any) -> Any:
+        """All repeats of the function."""
+        n = len(self.arrays)
+        return [self.function(*blocks[i * n : (i + 1) * n]) for i in range(self.repeats)]
+
+
+NOTHING = Program(lambda x: x + 1, [((1,), jnp.float32)])
 
 
 @dataclass(frozen=True)
@@ -47,89 +73,61 @@ class AllDevices:
         shape = (-1, group_size)
         return Mesh(np.array(self.devices).reshape(shape), ("group", "member"))
 
-    def seconds(
-        self,
-        function: Callable[..., Any],
-        arrays: Arrays,
-        *,
-        group_size: int = 1,
-        in_place: int = 0,
-    ) -> float:
-        """Median seconds of `function` in a program that all devices run at once.
+    def seconds(self, program: Program) -> Part[float]:
+        """As `seconds_of_each` of one program."""
+        (seconds,) = yield from self.seconds_of_each([program])
+        return seconds
 
-        What a program takes that does nothing is left out.
+    def seconds_of_each(self, programs: Sequence[Program]) -> Part[list[float]]:
+        """Seconds of each function, beyond those of a program that does almost nothing."""
+        shared: Pool = {}
+        dispatch_s, *seconds = yield [self.prepared(p, shared) for p in (NOTHING, *programs)]
+        return [
+            max(program_s - dispatch_s, SHORTEST_S) / program.repeats
+            for program, program_s in zip(programs, seconds, strict=True)
+        ]
+
+    def prepared(self, program: Program, shared: Pool) -> Callable[[], Call]:
+        """A function that compiles a program and returns a call of it.
 
         Args:
-            function: takes an array of each device for each of `arrays`.
-            group_size: devices of a group, over whose mesh axis `member` collectives may run.
-            in_place: number of first arrays that `function` returns, in their places.
+            shared: arrays of other programs, which it reads too if it writes none in place.
         """
-        return self._beyond_dispatch(median_s(self.call(function, arrays, group_size, in_place)))
+        pool = {} if program.in_place else shared
+        values = self._values(program, pool)
+        return partial(self._call, program, values)
 
-    def seconds_of_each(
-        self, functions: Sequence[tuple[Callable[..., Any], Arrays]]
-    ) -> list[float]:
-        """As `seconds` of each of some functions, which take turns."""
-        shared: Pool = {}
-        values = [self._values(arrays, 1, shared) for _, arrays in functions]
-        with ThreadPoolExecutor() as threads:  # compilation takes longer than the trials
-            runs = list(threads.map(self._compiled, (f for f, _ in functions), values))
-        calls = [partial(run, *inputs) for run, inputs in zip(runs, values, strict=True)]
-        return [self._beyond_dispatch(seconds) for seconds in medians_s(calls)]
-
-    def _beyond_dispatch(self, seconds: float) -> float:
-        return max(seconds - self.dispatch_s, SHORTEST_S)
-
-    @cached_property
-    def dispatch_s(self) -> float:
-        """Seconds of a program that does almost nothing, until its result is there."""
-        return median_s(self.call(lambda x: x + 1, [((1,), jnp.float32)]))
-
-    def call(
-        self,
-        function: Callable[..., Any],
-        arrays: Arrays,
-        group_size: int = 1,
-        in_place: int = 0,
-    ) -> Callable[[], Any]:
-        """A function that runs the program once, on arrays of its own."""
-        values = self._values(arrays, group_size, {})
-        run = self._compiled(function, values, group_size, in_place)
+    def _call(self, program: Program, values: list[Any]) -> Call:
+        run = self._compiled(program, values)
 
         def call() -> Any:
             results = run(*values)
-            if in_place:
-                values[:in_place] = results[:in_place]
+            if program.in_place:
+                values[: program.in_place] = results[0][: program.in_place]
             return results
 
         return call
 
-    def _values(self, arrays: Arrays, group_size: int, pool: Pool) -> list[Any]:
+    def _values(self, program: Program, pool: Pool) -> list[Any]:
         """Arrays of all devices: those in `pool`, or new ones, which are kept there."""
-        sharding = NamedSharding(self.grid(group_size), SPEC)
+        sharding = NamedSharding(self.grid(program.group_size), SPEC)
         values = []
-        for i, (shape, dtype) in enumerate(arrays):
+        for i, (shape, dtype) in enumerate(list(program.arrays) * program.repeats):
             key = (i, shape, dtype)
             if key not in pool:
                 pool[key] = jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
             values.append(pool[key])
         return values
 
-    def _compiled(
-        self,
-        function: Callable[..., Any],
-        values: Sequence[Any],
-        group_size: int = 1,
-        in_place: int = 0,
-    ) -> Any:
-        """The program that runs `function` on all devices at once."""
+    def _compiled(self, program: Program, values: Sequence[Any]) -> Any:
+        """The program that runs the function on all devices at once."""
 
         def local(*blocks: Any) -> Any:
-            return jax.tree.map(lambda x: x[None], function(*(block[0] for block in blocks)))
+            return jax.tree.map(lambda x: x[None], program.run(*(block[0] for block in blocks)))
 
-        mesh = self.grid(group_size)
+        mesh = self.grid(program.group_size)
         mapped = jax.shard_map(local, mesh=mesh, in_specs=SPEC, out_specs=SPEC, check_vma=False)
-        run = jax.jit(mapped, donate_argnums=tuple(range(in_place)))
+        run = jax.jit(mapped, donate_argnums=tuple(range(program.in_place)))
         return run.lower(*values).compile()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from shardwise.hardware.figure import ATTENTION_LENGTHS
-from shardwise.measure.all_devices import AllDevices, Arrays
+from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.timing import Part
 from shardwise.models import Attention
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import attention
@@ -17,14 +17,14 @@ SCORES = 1 << 20  # of all heads and sequences together
 HEADS = Attention(n_heads=4, n_kv_heads=2, d_head=64)
 
 
-def measure_attention(devices: AllDevices, dtype_name: str) -> dict[str, float]:
+def measure_attention(devices: AllDevices, dtype_name: str) -> Part[dict[str, float]]:
     """FLOP/s by length and pass: `forward_512`. Masked scores do not count."""
     programs = [
         program
         for length in ATTENTION_LENGTHS
         for program in passes(devices.platform, dtype_name, length)
     ]
-    seconds = iter(devices.seconds_of_each(programs))
+    seconds = iter((yield from devices.seconds_of_each(programs)))
     rates = {}
     for length in ATTENTION_LENGTHS:
         forward_s = next(seconds)
@@ -41,7 +41,7 @@ def n_sequences(length: int) -> int:
     return max(1, SCORES // (HEADS.n_heads * length**2))
 
 
-def passes(platform: str, dtype_name: str, length: int) -> list[tuple[Callable[..., Any], Arrays]]:
+def passes(platform: str, dtype_name: str, length: int) -> list[Program]:
     """The forward pass, and both passes, over sequences of a length."""
     element_type = dtype(dtype_name)
     arrays = [
@@ -57,4 +57,4 @@ def passes(platform: str, dtype_name: str, length: int) -> list[tuple[Callable[.
         o_BTNH, pull_back = jax.vjp(forward, *arrays)
         return pull_back(jax.lax.optimization_barrier(o_BTNH))
 
-    return [(forward, arrays), (both, arrays)]
+    return [Program(forward, arrays), Program(both, arrays)]

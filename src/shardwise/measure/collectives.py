@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.hardware.figure import GROUP_SIZES
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.fit import Fit, fitted
+from shardwise.measure.timing import Part
 
 NUMBERS = (1 << 10, 1 << 16, 1 << 19)  # fp32 numbers of an array on one device
 
@@ -33,22 +34,20 @@ def group_sizes(n_devices: int) -> list[int]:
     return [size for size in GROUP_SIZES if n_devices % size == 0]
 
 
-def measure_collectives(devices: AllDevices) -> dict[str, Fit]:
+def measure_collectives(devices: AllDevices) -> Part[dict[str, Fit]]:
     """Fit the seconds of each kind in groups of each size to latency and bytes: `all_gather_4`."""
-    return {
-        f"{kind}_{size}": measure_one(devices, kind, size)
-        for size in group_sizes(devices.n)
-        for kind in KINDS
-    }
+    cases = [(kind, size) for size in group_sizes(devices.n) for kind in KINDS]
+    programs = [program(kind, size, n) for kind, size in cases for n in NUMBERS]
+    seconds = iter((yield from devices.seconds_of_each(programs)))
+    fits = {}
+    for kind, size in cases:
+        joined = size if KINDS[kind][1] else 1
+        rows = [((1.0, 4.0 * n_numbers * joined), next(seconds)) for n_numbers in NUMBERS]
+        fits[f"{kind}_{size}"] = fitted(rows, required=1)
+    return fits
 
 
-def measure_one(devices: AllDevices, kind: str, size: int) -> Fit:
-    """Fit the seconds of one kind in groups of one size."""
-    collective, joins = KINDS[kind]
-    rows = []
-    for n_numbers in NUMBERS:
-        joined_bytes = 4.0 * n_numbers * (size if joins else 1)
-        arrays = [((n_numbers,), jnp.float32)]
-        seconds = devices.seconds(lambda x: collective(x, size), arrays, group_size=size)
-        rows.append(((1.0, joined_bytes), seconds))
-    return fitted(rows, required=1)
+def program(kind: str, size: int, n_numbers: int) -> Program:
+    """A collective of one kind in groups of one size."""
+    collective, _ = KINDS[kind]
+    return Program(lambda x: collective(x, size), [((n_numbers,), jnp.float32)], group_size=size)

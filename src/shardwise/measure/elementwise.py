@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from shardwise.estimate.elementwise import WIDTHS
 from shardwise.estimate.training.measured_rates import LOGITS, TOKENS, WIDTH
-from shardwise.measure.all_devices import AllDevices, Arrays
+from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.timing import Part
 from shardwise.models.numerics import PLAIN_NORM, PLAIN_ROPE
 from shardwise.runtime.blocks.elementwise import normalize, scale_and_shift
 from shardwise.runtime.blocks.positions import RotaryAngles, rotate
@@ -23,6 +24,7 @@ from shardwise.runtime.kernels import cpu
 
 HEAD_WIDTH = 64
 TABLE = (1536, WIDTH)  # of embeddings
+REPEATS = 4  # of the work of a layer in a program
 
 
 class Between(NamedTuple):
@@ -62,11 +64,11 @@ def block(platform: str) -> dict[str, Between]:
     }
 
 
-def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float]:
+def measure_elementwise(devices: AllDevices, dtype_name: str) -> Part[dict[str, float]]:
     """Bytes per second by width and pass: `D_forward`."""
     element_type = dtype(dtype_name)
     works = block(devices.platform)
-    programs: list[tuple[Callable[..., Any], Arrays]] = []
+    programs: list[Program] = []
     for work in works.values():
         arrays = [((TOKENS, WIDTH), element_type)] * work.n_arrays
 
@@ -75,8 +77,8 @@ def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float
             results = jax.lax.optimization_barrier(results)
             return results, pull_back(results)
 
-        programs += [(work.function, arrays), (both, arrays)]
-    seconds = iter(devices.seconds_of_each(programs))
+        programs += [Program(f, arrays, repeats=REPEATS) for f in (work.function, both)]
+    seconds = iter((yield from devices.seconds_of_each(programs)))
     rates = {}
     for name, work in works.items():
         n_bytes = element_type.dtype.itemsize * work.elements * TOKENS * WIDTH
@@ -86,7 +88,7 @@ def measure_elementwise(devices: AllDevices, dtype_name: str) -> dict[str, float
     return rates
 
 
-def lookup_bytes_per_s(devices: AllDevices) -> float:
+def lookup_bytes_per_s(devices: AllDevices) -> Part[float]:
     """Bytes per second of an embedding's lookups and of the sums of their gradients."""
 
     def both(embedding_VD: Any, tokens_M: Any, dy_MD: Any) -> Any:
@@ -94,10 +96,11 @@ def lookup_bytes_per_s(devices: AllDevices) -> float:
         return y_MD, pull_back(dy_MD)
 
     arrays = [(TABLE, jnp.float32), ((TOKENS,), jnp.int32), ((TOKENS, TABLE[1]), jnp.float32)]
-    return 2 * 4 * TOKENS * TABLE[1] / devices.seconds(both, arrays)
+    seconds = yield from devices.seconds(Program(both, arrays))
+    return 2 * 4 * TOKENS * TABLE[1] / seconds
 
 
-def loss_bytes_per_s(devices: AllDevices) -> float:
+def loss_bytes_per_s(devices: AllDevices) -> Part[float]:
     """Bytes of logits per second of the loss with its gradient."""
     rows, vocab = LOGITS
 
@@ -108,4 +111,5 @@ def loss_bytes_per_s(devices: AllDevices) -> float:
         return (jax.nn.logsumexp(logits_MV, axis=-1) - target_M).sum()
 
     arrays = [(LOGITS, jnp.float32), ((rows,), jnp.int32)]
-    return 4 * rows * vocab / devices.seconds(jax.value_and_grad(loss), arrays)
+    seconds = yield from devices.seconds(Program(jax.value_and_grad(loss), arrays))
+    return 4 * rows * vocab / seconds

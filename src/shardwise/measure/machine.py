@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from itertools import chain
 
 import jax.numpy as jnp
 
 from shardwise.hardware.figure import TRAINING_DTYPES, unit_of
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
 from shardwise.measure.elementwise import lookup_bytes_per_s, loss_bytes_per_s, measure_elementwise
@@ -22,55 +21,72 @@ from shardwise.measure.memory import (
 )
 from shardwise.measure.products import measure_products, product
 from shardwise.measure.rates import MeasuredRates
-from shardwise.measure.small_step import overheads
-from shardwise.measure.timing import Drift, OtherLoad
-from shardwise.measure.transfers import measure_transfers
+from shardwise.measure.serving.rates import measure_rates
+from shardwise.measure.serving.server import measure_server
+from shardwise.measure.small_step import measure_steps, overheads
+from shardwise.measure.timing import Call, OtherLoad, Part, take_turns
+from shardwise.measure.transfers import (
+    measure_copies,
+    measure_disk,
+    measure_dispatch,
+    measure_loader,
+)
 from shardwise.measure.update import update_bytes_per_s
 from shardwise.runtime.devices import cpu_devices
 
 REFERENCE_DIM = 256
-OnStage = Callable[[str], None]
-Found = Iterator[tuple[str, tuple[float, str]]]  # figure -> (its value, how it was found)
+Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was found)
 
 
-def measure(n_devices: int, on_stage: OnStage = lambda stage: None) -> MeasuredRates:
-    """Measure what plans of training need, on this CPU as N devices; takes about a minute.
+def measure(
+    n_devices: int,
+    on_stage: Callable[[str], None] = lambda stage: None,
+    *,
+    serving: bool = False,
+) -> MeasuredRates:
+    """Measure what plans need, on this CPU as N devices; takes about two minutes.
 
     Args:
         on_stage: receives what is measured now.
+        serving: whether plans of serving need it, too; on a single device of a CPU.
 
     Raises:
         BadInput: JAX has started already, with fewer devices.
+        MissingExtra: a package that serving needs is not installed.
     """
     load = OtherLoad()
     devices = AllDevices(cpu_devices(n_devices))
-    drift = Drift(reference(devices))
-    figures: dict[str, float] = {}
+    parts = [measure_steps(devices), *_parts(devices)]
+    serving = serving and devices.n == 1 and devices.platform == "cpu"
+    if serving:
+        parts += [_all("", part) for part in measure_rates()]
+    turns = take_turns(parts, reference(devices), on_stage)
+    steps_s, *found = turns.results
+    on_stage("disk")
+    figures: dict[str, float] = {"hbm.capacity": memory_bytes(devices)}
     sources: dict[str, str] = {}
-    for stage, part in _parts(devices):
-        on_stage(stage)
-        drift.sample()
-        for path, (value, source) in part():
-            if value:
-                figures[path] = value
-                sources[path] = source
-    figures |= fastest(figures)
-    on_stage("a small training step")
+    for path, (value, source) in chain(*found, measure_disk()):
+        if value:
+            figures[path] = value
+            sources[path] = source
+    if serving:
+        on_stage("a server of a tiny model")
+        figures |= measure_server()
     rates = MeasuredRates(
         n_devices=n_devices,
         kind=devices.platform,
-        figures=figures,
+        figures=figures | fastest(figures),
         sources={path: source for path, source in sources.items() if source},
+        other_load=load.share(),
+        drift=turns.drift,
     )
-    rates = rates.with_figures(overheads(rates, devices))
-    drift.sample()
-    return replace(rates, other_load=load.share(), drift=drift.share)
+    return rates.with_figures(overheads(rates, steps_s))
 
 
-def reference(devices: AllDevices) -> Callable[[], object]:
-    """A product on all devices that is timed from time to time: the speed of the machine."""
+def reference(devices: AllDevices) -> Call:
+    """A product on all devices that is timed in each round: the speed of the machine."""
     arrays = [((REFERENCE_DIM, REFERENCE_DIM), jnp.float32)] * 2
-    return devices.call(product(devices.platform), arrays)
+    return devices.prepared(Program(product(devices.platform), arrays), {})()
 
 
 def fastest(figures: Mapping[str, float]) -> dict[str, float]:
@@ -86,64 +102,61 @@ def fastest(figures: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _parts(devices: AllDevices) -> Iterator[tuple[str, Callable[[], Found]]]:
-    """What is measured, and how."""
-    yield "memory", partial(_memory, devices)
+def _parts(devices: AllDevices) -> Iterator[Part[Figures]]:
+    """What is measured in turns."""
+    yield _one("hbm.bandwidth", stream_bytes_per_s(devices))
+    yield _all("memory.", bandwidth_by_size(devices))
     for dtype in TRAINING_DTYPES:
-        yield f"products in {dtype}", partial(_products, devices, dtype)
-        yield f"work between products in {dtype}", partial(_between, devices, dtype)
-    yield "copies, disk and loader", partial(_transfers, devices)
-    yield "loss and update", partial(_outside_layers, devices)
+        yield _one(f"peak.{dtype}", square_flops_per_s(devices, dtype))
+        yield _products(devices, dtype)
+        yield _all(f"training.{dtype}_", measure_elementwise(devices, dtype))
+        yield _all(f"training.{dtype}_attention_", measure_attention(devices, dtype))
+    yield _one("training.loss", loss_bytes_per_s(devices))
+    yield _one("training.lookup", lookup_bytes_per_s(devices))
+    yield _one("training.update", update_bytes_per_s(devices))
+    yield measure_dispatch(devices)
+    yield measure_copies(devices, to_host=False)
+    yield measure_copies(devices, to_host=True)
+    yield measure_loader()
     if devices.n > 1:
-        yield "collectives", partial(_collectives, devices)
+        yield _collectives(devices)
 
 
-def _products(devices: AllDevices, dtype: str) -> Found:
-    for kind, fit in measure_products(devices, dtype).items():
-        name = f"training.{dtype}_{kind}"
-        flop_s, byte_s, start_s = fit.seconds_per
-        yield name, (_rate(flop_s), fit.source)
-        yield f"{name}_bytes", (_rate(byte_s), fit.source)
-        yield f"{name}_start", (start_s, fit.source)
+def _one(path: str, part: Part[float]) -> Part[Figures]:
+    value = yield from part
+    return iter([(path, (value, ""))])
 
 
-def _memory(devices: AllDevices) -> Found:
-    for dtype in TRAINING_DTYPES:
-        yield f"peak.{dtype}", (square_flops_per_s(devices, dtype), "")
-    yield "hbm.capacity", (memory_bytes(devices), "")
-    yield "hbm.bandwidth", (stream_bytes_per_s(devices), "")
-    for key, rate in bandwidth_by_size(devices).items():
-        yield f"memory.{key}", (rate, "")
+def _all(prefix: str, part: Part[dict[str, float]]) -> Part[Figures]:
+    values = yield from part
+    return ((f"{prefix}{key}", (value, "")) for key, value in values.items())
 
 
-def _transfers(devices: AllDevices) -> Found:
-    for key, figure in measure_transfers(devices):
-        yield f"transfers.{key}", figure
+def _products(devices: AllDevices, dtype: str) -> Part[Figures]:
+    fits = yield from measure_products(devices, dtype)
+    return chain(*(_fitted_product(f"training.{dtype}_{kind}", fit) for kind, fit in fits.items()))
 
 
-def _between(devices: AllDevices, dtype: str) -> Found:
-    for key, rate in measure_elementwise(devices, dtype).items():
-        yield f"training.{dtype}_{key}", (rate, "")
-    for key, rate in measure_attention(devices, dtype).items():
-        yield f"training.{dtype}_attention_{key}", (rate, "")
+def _fitted_product(name: str, fit: Fit) -> Figures:
+    flop_s, byte_s, start_s = fit.seconds_per
+    yield name, (_rate(flop_s), fit.source)
+    yield f"{name}_bytes", (_rate(byte_s), fit.source)
+    yield f"{name}_start", (start_s, fit.source)
 
 
-def _outside_layers(devices: AllDevices) -> Found:
-    yield "training.loss", (loss_bytes_per_s(devices), "")
-    yield "training.lookup", (lookup_bytes_per_s(devices), "")
-    yield "training.update", (update_bytes_per_s(devices), "")
-
-
-def _collectives(devices: AllDevices) -> Found:
+def _collectives(devices: AllDevices) -> Part[Figures]:
     """Each kind; the links between the devices have the rate of the AllGather of all."""
-    fits = measure_collectives(devices)
-    for key, fit in fits.items():
-        yield f"collectives.{key}", (_rate(fit.seconds_per[1]), fit.source)
-        yield f"collectives.{key}_start", (fit.seconds_per[0], fit.source)
-    yield from _links(devices.n, fits)
+    fits = yield from measure_collectives(devices)
+    return chain(*(_fitted_collective(*fit) for fit in fits.items()), _links(devices.n, fits))
 
 
-def _links(n_devices: int, fits: Mapping[str, Fit]) -> Found:
+def _fitted_collective(key: str, fit: Fit) -> Figures:
+    start_s, byte_s = fit.seconds_per
+    yield f"collectives.{key}", (_rate(byte_s), fit.source)
+    yield f"collectives.{key}_start", (start_s, fit.source)
+
+
+def _links(n_devices: int, fits: Mapping[str, Fit]) -> Figures:
     """The node of all devices, for what has no figure of its own."""
     largest = max(int(key.rpartition("_")[2]) for key in fits)
     start_s, byte_s = fits[f"all_gather_{largest}"].seconds_per

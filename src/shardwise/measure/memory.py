@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.hardware.figure import MEMORY_KIB, MEMORY_STREAMS, memory_key
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.products import product
+from shardwise.measure.timing import Part
 from shardwise.runtime.dtypes import dtype
 
 NUMBERS = 64 << 20  # fp32 numbers of all devices: more than caches hold
@@ -20,33 +21,31 @@ NUMBER_BYTES = 4
 HALF = 0.5  # keeps sums in range, however often they are added
 
 
-def stream_bytes_per_s(devices: AllDevices) -> float:
+def stream_bytes_per_s(devices: AllDevices) -> Part[float]:
     """Bytes that a device reads and writes a second, in place."""
     n_numbers = NUMBERS // devices.n
     # A first write to new memory would cost page faults as well.
-    seconds = devices.seconds(lambda x: (x + 1,), [((n_numbers,), jnp.float32)], in_place=1)
+    stream = Program(lambda x: (x + 1,), [((n_numbers,), jnp.float32)], in_place=1)
+    seconds = yield from devices.seconds(stream)
     return 2 * NUMBER_BYTES * n_numbers / seconds
 
 
-def bandwidth_by_size(devices: AllDevices) -> dict[str, float]:
+def bandwidth_by_size(devices: AllDevices) -> Part[dict[str, float]]:
     """Bytes per second that a device reads and writes, by the size and number of its arrays.
 
     All arrays are read and the first one is written: sizes are those of all arrays together.
     """
-    return {
-        memory_key(kib, n): bytes_per_s(devices, kib << 10, n)
-        for kib in MEMORY_KIB
-        for n in MEMORY_STREAMS
-    }
-
-
-def bytes_per_s(devices: AllDevices, n_bytes: int, n_arrays: int) -> float:
-    """Bandwidth of a pass over `n_arrays` arrays of `n_bytes` together."""
-    n_numbers = max(1, n_bytes // (n_arrays * NUMBER_BYTES))
-    n_passes = max(1, (LOOP_KIB << 10) // n_bytes)
-    arrays = [((n_numbers,), jnp.float32)] * n_arrays
-    seconds = devices.seconds(passes(n_passes), arrays, in_place=1)
-    return (n_arrays + 1) * NUMBER_BYTES * n_numbers * n_passes / seconds
+    sizes = [(kib, n_arrays) for kib in MEMORY_KIB for n_arrays in MEMORY_STREAMS]
+    programs = []
+    n_bytes = []
+    for kib, n_arrays in sizes:
+        n_numbers = max(1, (kib << 10) // (n_arrays * NUMBER_BYTES))
+        n_passes = max(1, LOOP_KIB // kib)
+        arrays = [((n_numbers,), jnp.float32)] * n_arrays
+        programs.append(Program(passes(n_passes), arrays, in_place=1))
+        n_bytes.append((n_arrays + 1) * NUMBER_BYTES * n_numbers * n_passes)
+    seconds = yield from devices.seconds_of_each(programs)
+    return {memory_key(*size): n / s for size, n, s in zip(sizes, n_bytes, seconds, strict=True)}
 
 
 def passes(n_passes: int) -> Callable[..., Any]:
@@ -61,10 +60,11 @@ def passes(n_passes: int) -> Callable[..., Any]:
     return run
 
 
-def square_flops_per_s(devices: AllDevices, dtype_name: str, dim: int = 1024) -> float:
+def square_flops_per_s(devices: AllDevices, dtype_name: str, dim: int = 1024) -> Part[float]:
     """FLOP/s of a large square product."""
     arrays = [((dim, dim), dtype(dtype_name))] * 2
-    return 2 * dim**3 / devices.seconds(product(devices.platform), arrays)
+    seconds = yield from devices.seconds(Program(product(devices.platform), arrays))
+    return 2 * dim**3 / seconds
 
 
 def memory_bytes(devices: AllDevices) -> float:

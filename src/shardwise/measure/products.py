@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.fit import Fit, fitted
+from shardwise.measure.timing import Part
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
 
@@ -28,6 +29,7 @@ SHAPES = (  # M, I, O
     (1536, 96, 96),
 )
 LARGE = 1 << 27  # multiply-adds
+REPEATS, LARGE_REPEATS = 6, 2  # of a product in a program
 KINDS = ("forward", "input", "weight")  # the product, and the gradients of its two operands
 
 
@@ -38,43 +40,35 @@ def product(platform: str) -> Callable[[Any, Any], Any]:
     return lambda x_MI, w_IO: jnp.einsum("mi,io->mo", x_MI, w_IO)
 
 
-def measure_products(devices: AllDevices, dtype_name: str) -> Mapping[str, Fit]:
+def measure_products(devices: AllDevices, dtype_name: str) -> Part[Mapping[str, Fit]]:
     """Fit the seconds of each kind of product to its FLOPs and bytes."""
     element_type = dtype(dtype_name)
     programs = []
     for kind in KINDS:
         for M, I, O in SHAPES:
             arrays = [(shape, element_type) for shape in ((M, I), (I, O), (M, O))]
-            programs.append((products(devices.platform, kind), arrays * n_products(M, I, O)))
-    seconds = iter(devices.seconds_of_each(programs))
+            repeats = LARGE_REPEATS if M * I * O >= LARGE else REPEATS
+            programs.append(Program(product_of(devices.platform, kind), arrays, repeats=repeats))
+    seconds = iter((yield from devices.seconds_of_each(programs)))
     element_bytes = element_type.dtype.itemsize
     fits = {}
     for kind in KINDS:
         rows = []
         for M, I, O in SHAPES:
             amounts = (2.0 * M * I * O, element_bytes * (M * I + I * O + M * O), 1.0)
-            rows.append((amounts, next(seconds) / n_products(M, I, O)))
+            rows.append((amounts, next(seconds)))
         fits[kind] = fitted(rows)
     return fits
 
 
-def n_products(M: int, I: int, O: int) -> int:
-    """Products of one program: a small one alone might take less than its program."""
-    return 1 if M * I * O >= LARGE else 3
-
-
-def products(platform: str, kind: str) -> Callable[..., Any]:
-    """A function of some operands x_MI, w_IO, dy_MO, ... that returns their products of a kind."""
+def product_of(platform: str, kind: str) -> Callable[..., Any]:
+    """A function of x_MI, w_IO and dy_MO that returns their product of a kind."""
     multiply = product(platform)
 
-    def run(*operands: Any) -> list[Any]:
-        results = []
-        for x_MI, w_IO, dy_MO in zip(operands[::3], operands[1::3], operands[2::3], strict=True):
-            if kind == "forward":
-                results.append(multiply(x_MI, w_IO))
-                continue
-            _, pull_back = jax.vjp(multiply, x_MI, w_IO)
-            results.append(pull_back(dy_MO)[KINDS.index(kind) - 1])
-        return results
+    def run(x_MI: Any, w_IO: Any, dy_MO: Any) -> Any:
+        if kind == "forward":
+            return multiply(x_MI, w_IO)
+        _, pull_back = jax.vjp(multiply, x_MI, w_IO)
+        return pull_back(dy_MO)[KINDS.index(kind) - 1]
 
     return run

@@ -7,7 +7,8 @@ their plan at the rates found so far belongs to steps and layers, whatever their
 from __future__ import annotations
 
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from shardwise.hardware import parse_system
 from shardwise.measure.all_devices import AllDevices
 from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
-from shardwise.measure.timing import median_s
+from shardwise.measure.timing import Call, Part
 from shardwise.models import ModelConfig
 from shardwise.runtime.training.programs import step_of
-from shardwise.runtime.training.step import TrainStep
 from shardwise.search.given import NOTHING_FIXED
 from shardwise.search.training.problem import Case
 from shardwise.strategy.layout import Layout
@@ -34,19 +34,33 @@ from shardwise.train.run import compile_step
 from shardwise.train.state import random_state
 from shardwise.workload import Train
 
-DEPTHS = (2, 6)
+DEPTHS = (1, 3)
 WIDTH, SEQ = 64, 64
 SHORTEST_S = 1e-6
+# A machine on which a step is compiled before its rates are known: the program has none of them.
+NOMINAL = {
+    "hbm.capacity": 1e12,
+    "hbm.bandwidth": 1e12,
+    "peak.fp32": 1e12,
+    "node.egress": 1e9,
+    "node.latency": 1e-6,
+}
 
 
-def overheads(rates: MeasuredRates, devices: AllDevices) -> dict[str, float]:
+def measure_steps(devices: AllDevices) -> Part[list[float]]:
+    """Seconds of steps of narrow models of `DEPTHS`, with what the host moves for each."""
+    nominal = MeasuredRates(
+        n_devices=devices.n, kind=devices.platform, figures=NOMINAL | {"node.gpus": devices.n}
+    )
+    cases = [narrow_case(nominal, depth) for depth in DEPTHS]
+    return (yield [partial(prepared_step, case, devices) for case in cases])
+
+
+def overheads(rates: MeasuredRates, steps_s: Sequence[float]) -> dict[str, float]:
     """Seconds of a step and of a layer beyond the measured work."""
-    cases = [narrow_case(rates, depth) for depth in DEPTHS]
-    with ThreadPoolExecutor() as threads:  # their compilation takes longer than their steps
-        programs = list(threads.map(lambda case: compiled_step(case, devices), cases))
     beyond_s = [
-        measured_s(*program) - planned_s(case)
-        for program, case in zip(programs, cases, strict=True)
+        step_s - planned_s(narrow_case(rates, depth))
+        for step_s, depth in zip(steps_s, DEPTHS, strict=True)
     ]
     layer_s = max((beyond_s[1] - beyond_s[0]) / (DEPTHS[1] - DEPTHS[0]), SHORTEST_S)
     step_s = max(beyond_s[0] - DEPTHS[0] * layer_s, SHORTEST_S)
@@ -80,16 +94,12 @@ def narrow_case(rates: MeasuredRates, depth: int) -> Case:
     )
 
 
-def compiled_step(case: Case, devices: AllDevices) -> tuple[TrainStep, Any]:
-    """A training step, and its compiled program."""
+def prepared_step(case: Case, devices: AllDevices) -> Call:
+    """Compile a training step; return a call of it with the arrays that the host moves."""
     recipe = Recipe(steps=1000, schedule="constant")
     grid = np.array(devices.devices, dtype=object).reshape(1, -1)
     train_step = step_of(case, grid, make_optimizer=guarded_optimizer(recipe))
-    return train_step, compile_step(train_step)
-
-
-def measured_s(train_step: TrainStep, compiled: Any) -> float:
-    """Seconds of a compiled step, with the batch and the scalars that the host moves."""
+    compiled = compile_step(train_step)
     state = random_state(train_step, 0)
     _, shapes = train_step.shapes()
     tokens = {name: np.zeros(shape.shape, np.int32) for name, shape in shapes.items()}
@@ -100,4 +110,4 @@ def measured_s(train_step: TrainStep, compiled: Any) -> float:
         state, scalars = compiled(state, batch)
         return [float(x) for x in scalars.values()]
 
-    return median_s(step)
+    return step

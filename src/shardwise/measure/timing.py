@@ -1,44 +1,101 @@
-"""Seconds of a call, and how busy other programs kept the machine meanwhile."""
+"""Seconds of calls that take turns, and how busy other programs kept the machine meanwhile."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-N_TRIALS = 5
-TRIAL_S = 0.02  # a trial repeats the call for at least this long
+Call = Callable[[], Any]
+Result = TypeVar("Result")
+# A part of a measurement: it yields functions that prepare the calls to be timed, once, and
+# receives the seconds of each call.
+Part: TypeAlias = Generator[Sequence[Callable[[], Call]], list[float], Result]
+
+MIN_ROUNDS, MAX_ROUNDS = 5, 15
+ROUNDS_S = 25.0  # until which more than `MIN_ROUNDS` begin
+TRIAL_S = 0.01  # a trial repeats the call for at least this long
+LEFT_OUT = 0.1  # share of trials that are left out at either end
 
 
-def median_s(call: Callable[[], Any], n_trials: int = N_TRIALS, trial_s: float = TRIAL_S) -> float:
-    """Median over some trials of the mean seconds of a call, whose result is waited for.
+class Turns(NamedTuple):
+    """What a measurement in turns has found.
 
-    A plan is for a machine as it usually is, so neither its fastest nor its slowest moment counts.
+    Args:
+        results: of its parts.
+        drift: by how much a call that was timed in each round was slower in a slow round than in a
+            fast one, as a fraction.
     """
-    return medians_s([call], n_trials, trial_s)[0]
+
+    results: list[Any]
+    drift: float
 
 
-def medians_s(
-    calls: Sequence[Callable[[], Any]], n_trials: int = N_TRIALS, trial_s: float = TRIAL_S
-) -> list[float]:
-    """As `median_s` of each call; trials take turns, so that all calls meet the same moments."""
+def take_turns(
+    parts: Sequence[Part[Any]], reference: Call, on_stage: Callable[[str], None]
+) -> Turns:
+    """Time all calls of some parts in rounds, so that all meet the same moments.
+
+    The speed of a shared machine changes from one second to the next: what is timed in one go is
+    fast or slow by chance.
+    """
+    wanted = [next(part) for part in parts]
+    preparations = list(chain(*wanted))
+    on_stage(f"compiling {len(preparations)} operations")
+    # XLA compiles one program with several threads: on few cores, several programs take longer.
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as threads:
+        calls = list(threads.map(lambda prepare: prepare(), preparations))
+    on_stage(f"{len(calls)} operations in turns")
+    reference_trials, *trials = trials_of([reference, *calls])
+    seconds = iter(map(usual, trials))
+    results = []
+    for part, of_part in zip(parts, wanted, strict=True):
+        try:
+            part.send([next(seconds) for _ in of_part])
+        except StopIteration as end:
+            results.append(end.value)
+    usual_trials = _without_extremes(reference_trials)
+    return Turns(results, usual_trials[-1] / usual_trials[0] - 1)
+
+
+def trials_of(calls: Sequence[Call]) -> list[list[float]]:
+    """Mean seconds of each call in some trials; the calls take turns. Results are waited for."""
     trials: list[list[float]] = [[] for _ in calls]
     for call in calls:
         jax_ready(call())
-    for _ in range(n_trials):
+    start_s = time.perf_counter()
+    for i in range(MAX_ROUNDS):
+        if i >= MIN_ROUNDS and time.perf_counter() - start_s > ROUNDS_S:
+            break
         for times, call in zip(trials, calls, strict=True):
-            times.append(_trial(call, trial_s))
-    return [statistics.median(times) for times in trials]
+            times.append(_trial(call))
+    return trials
 
 
-def _trial(call: Callable[[], Any], trial_s: float) -> float:
+def usual(trials: Sequence[float]) -> float:
+    """Mean of the trials without the slowest and the fastest ones.
+
+    A plan is for a machine as it usually is: its slow moments count, a single one does not.
+    """
+    return statistics.fmean(_without_extremes(trials))
+
+
+def _without_extremes(trials: Sequence[float]) -> list[float]:
+    """The trials in their order of size, without `LEFT_OUT` of them at either end."""
+    n_left_out = round(LEFT_OUT * len(trials))
+    return sorted(trials)[n_left_out : len(trials) - n_left_out]
+
+
+def _trial(call: Call) -> float:
     """Mean seconds of a call that is repeated for some time."""
     n_calls = 0
     start_s = time.perf_counter()
-    while (elapsed_s := time.perf_counter() - start_s) < trial_s or not n_calls:
+    while (elapsed_s := time.perf_counter() - start_s) < TRIAL_S or not n_calls:
         jax_ready(call())
         n_calls += 1
     return elapsed_s / n_calls
@@ -49,23 +106,6 @@ def jax_ready(result: Any) -> None:
     import jax
 
     jax.block_until_ready(result)
-
-
-class Drift:
-    """How much the speed of the machine changed, by one call that is timed again and again."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._seconds: list[float] = []
-
-    def sample(self) -> None:
-        """Time the call once more."""
-        self._seconds.append(median_s(self._call))
-
-    @property
-    def share(self) -> float:
-        """The slowest over the fastest sample, less 1."""
-        return max(self._seconds) / min(self._seconds) - 1
 
 
 class OtherLoad:

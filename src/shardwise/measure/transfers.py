@@ -6,19 +6,20 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from shardwise.measure.all_devices import SPEC, AllDevices
+from shardwise.measure.all_devices import NOTHING, SPEC, AllDevices
 from shardwise.measure.fit import Fit, fitted
-from shardwise.measure.timing import median_s
+from shardwise.measure.timing import Call, Part
 from shardwise.train.data_order import data_order
 from shardwise.train.random_tokens import write_random_tokens
-from shardwise.train.tokens import open_tokens
+from shardwise.train.tokens import TokenSet, open_tokens
 
 NUMBERS = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # fp32 numbers of an array on one device
 FILE_BYTES = 64 << 20
@@ -28,71 +29,84 @@ BATCHES = ((4, 256), (16, 512), (64, 1024))  # sequences and tokens of a batch
 VOCAB = 32_000
 TOKEN_BYTES = 4
 
-Transfer = Iterator[tuple[str, tuple[float, str]]]  # figure -> (its value, how it was measured)
+Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was measured)
 
 
-def measure_transfers(devices: AllDevices) -> Transfer:
-    """All figures of the table `transfers`."""
-    yield "dispatch", (devices.dispatch_s, "a program that does almost nothing, and its result")
-    yield from _fit_figures("put", _copies(devices, to_host=False))
-    yield from _fit_figures("get", _copies(devices, to_host=True))
-    yield from _fit_figures("loader", _batches())
-    write_s, read_s = file_seconds()
-    size = f"median of {N_FILE_TRIALS} files of {FILE_BYTES >> 20} MiB in {tempfile.gettempdir()}"
-    yield "disk_write", (FILE_BYTES / write_s, f"{size}, until they are on the disk")
-    if read_s is not None:
-        yield "disk_read", (FILE_BYTES / read_s, f"{size}, dropped from the page cache before")
+def measure_dispatch(devices: AllDevices) -> Part[Figures]:
+    """Seconds of a program that does nothing."""
+    (seconds,) = yield [devices.prepared(NOTHING, {})]
+    source = "a program that does almost nothing, and its result"
+    return iter([("transfers.dispatch", (seconds, source))])
 
 
-def _fit_figures(name: str, fit: Fit) -> Transfer:
-    start_s, byte_s = fit.seconds_per
-    if byte_s:
-        yield name, (1 / byte_s, fit.source)
-    if start_s:
-        yield f"{name}_start", (start_s, fit.source)
-
-
-def _copies(devices: AllDevices, *, to_host: bool) -> Fit:
+def measure_copies(devices: AllDevices, *, to_host: bool) -> Part[Figures]:
     """Fit the seconds of copies of an array of each device to their number and bytes."""
-    sharding = NamedSharding(devices.grid(1), SPEC)
-    rows = []
+    calls = []
     for n_numbers in NUMBERS:
-        # Offset by a number: an aligned array would be shared with a CPU instead of copied.
-        host = np.ones(devices.n * n_numbers + 1, np.float32)[1:]
-        array = jax.device_put(host, sharding)
-
-        def get(array: Any = array) -> Any:
-            return np.array(array + 0)  # a new array: its copy on the host is kept
-
-        def add(array: Any = array) -> Any:
-            return jax.block_until_ready(array + 0)
-
-        def put(host: Any = host) -> Any:
-            return jax.device_put(host, sharding)
-
-        seconds = max(median_s(get) - median_s(add), 0.0) if to_host else median_s(put)
-        if seconds:
-            rows.append(((1.0, 4.0 * devices.n * n_numbers), seconds))
-    return fitted(rows, required=1)
+        put, get, add = copies(devices, n_numbers)
+        calls += [get, add] if to_host else [put]
+    seconds = yield [partial(_prepared, call) for call in calls]
+    if to_host:
+        seconds = [
+            max(get_s - add_s, 0.0)
+            for get_s, add_s in zip(seconds[::2], seconds[1::2], strict=True)
+        ]
+    sizes = [(1.0, 4.0 * devices.n * n_numbers) for n_numbers in NUMBERS]
+    rows = [(size, s) for size, s in zip(sizes, seconds, strict=True) if s]
+    return _fit_figures("get" if to_host else "put", fitted(rows, required=1))
 
 
-def _batches() -> Fit:
+def _prepared(call: Call) -> Call:
+    """The call itself: there is nothing to compile."""
+    return call
+
+
+def copies(devices: AllDevices, n_numbers: int) -> tuple[Call, Call, Call]:
+    """A copy to the devices, one of a new array to the host, and what makes the new array."""
+    sharding = NamedSharding(devices.grid(1), SPEC)
+    # Offset by a number: an aligned array would be shared with a CPU instead of copied.
+    host = np.ones(devices.n * n_numbers + 1, np.float32)[1:]
+    array = jax.device_put(host, sharding)
+    return (
+        lambda: jax.device_put(host, sharding),
+        lambda: np.array(array + 0),  # an old array has its copy on the host already
+        lambda: array + 0,
+    )
+
+
+def measure_loader() -> Part[Figures]:
     """Fit the seconds that the trainer's loader takes for a batch to its sequences and bytes."""
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
         write_random_tokens(folder, 2 * max(n * seq for n, seq in BATCHES) + 1, VOCAB)
         tokens = open_tokens(folder)
-        for n_sequences, seq in BATCHES:
-            order = data_order([tokens], [1.0], seq=seq, batch=n_sequences, seed=0)
-            steps = iter(range(1 << 30))
+        seconds = yield [partial(_loads, tokens, *batch) for batch in BATCHES]
+    sizes = [(float(n), 1.0 * TOKEN_BYTES * n * seq) for n, seq in BATCHES]
+    return _fit_figures("loader", fitted(list(zip(sizes, seconds, strict=True)), required=0))
 
-            def load(order: Any = order, n: int = n_sequences, steps: Any = steps) -> Any:
-                return order.rows(next(steps), range(n))
 
-            rows.append(
-                ((float(n_sequences), 1.0 * TOKEN_BYTES * n_sequences * seq), median_s(load))
-            )
-        return fitted(rows, required=0)
+def _loads(tokens: TokenSet, n_sequences: int, seq: int) -> Call:
+    """A call that loads the next batch."""
+    order = data_order([tokens], [1.0], seq=seq, batch=n_sequences, seed=0)
+    steps = count()
+    return lambda: order.rows(next(steps), range(n_sequences))
+
+
+def _fit_figures(name: str, fit: Fit) -> Figures:
+    start_s, byte_s = fit.seconds_per
+    if byte_s:
+        yield f"transfers.{name}", (1 / byte_s, fit.source)
+    if start_s:
+        yield f"transfers.{name}_start", (start_s, fit.source)
+
+
+def measure_disk() -> Figures:
+    """Rates at which a file is written and read."""
+    write_s, read_s = file_seconds()
+    size = f"median of {N_FILE_TRIALS} files of {FILE_BYTES >> 20} MiB in {tempfile.gettempdir()}"
+    yield "transfers.disk_write", (FILE_BYTES / write_s, f"{size}, until they are on the disk")
+    if read_s is not None:
+        source = f"{size}, dropped from the page cache before"
+        yield "transfers.disk_read", (FILE_BYTES / read_s, source)
 
 
 def file_seconds() -> tuple[float, float | None]:

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.timing import Part
 from shardwise.runtime.kernels import cpu
 from shardwise.train.guard import guard
 from shardwise.train.recipe import Recipe
@@ -19,7 +20,7 @@ N_ARRAYS = 3
 PARAMETER_BYTES = 4.0 * 7
 
 
-def update_bytes_per_s(devices: AllDevices) -> float:
+def update_bytes_per_s(devices: AllDevices) -> Part[float]:
     """Bytes per second, as a plan counts the bytes of an update: each array once."""
     transformation = guard(
         optax.adamw(1e-3, b1=0.9, b2=0.95, weight_decay=0.1), optax.tree.norm, Recipe(steps=100)
@@ -41,5 +42,5 @@ def update_bytes_per_s(devices: AllDevices) -> float:
 
     n_elements = N_ARRAYS * SHAPE[0] * SHAPE[1]
     arrays = [(SHAPE, jnp.float32)] * (4 * N_ARRAYS)
-    seconds = devices.seconds(update, arrays, in_place=3 * N_ARRAYS)
+    seconds = yield from devices.seconds(Program(update, arrays, in_place=3 * N_ARRAYS))
     return PARAMETER_BYTES * n_elements / seconds

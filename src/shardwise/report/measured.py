@@ -73,9 +73,11 @@ def _warning(measured: MeasuredRates) -> str:
     if measured.other_load and measured.other_load > BUSY:
         reasons.append(f"other programs used {percent(measured.other_load)} of the processors")
     if measured.drift > DRIFT:
-        reasons.append(f"the same product was up to {percent(measured.drift)} slower than before")
+        reasons.append(
+            f"the same product was at times {percent(measured.drift)} slower than at others"
+        )
     return (
-        f"The machine was busy: {' and '.join(reasons)}. These rates are too low or uneven: "
+        f"The machine was busy: {' and '.join(reasons)}. These rates are means over its moments: "
         "measure again when it is quiet."
     )
 

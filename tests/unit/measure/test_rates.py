@@ -71,13 +71,4 @@ def test_a_busy_machine_is_told(load: float | None, warns: bool) -> None:
 @pytest.mark.parametrize(("drift", "warns"), [(0.36, True), (0.1, False)])
 def test_a_machine_whose_speed_changes_is_told(drift: float, warns: bool) -> None:
     text = " ".join(render(report.blocks(replace(RATES, drift=drift), ""), StringIO()).split())
-    assert ("the same product was up to 36 % slower than before" in text) == warns
-
-
-def test_the_drift_is_that_of_the_slowest_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([2.0, 3.0, 2.5])
-    monkeypatch.setattr(timing, "median_s", lambda call: next(seconds))
-    drift = timing.Drift(lambda: None)
-    for _ in range(3):
-        drift.sample()
-    assert drift.share == pytest.approx(0.5)
+    assert ("the same product was at times 36 % slower than at others" in text) == warns

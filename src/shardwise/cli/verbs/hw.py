@@ -127,11 +127,6 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
 def _measured(n_devices: int, *, quiet: bool) -> MeasuredRates:
     """The rates of this machine; a line of progress for each part of the measurement."""
     from shardwise.measure import machine
-    from shardwise.serve.measure import measure_serving
 
     with progress_of_parts(f"measuring {counted(n_devices, 'device')}", quiet=quiet) as begin:
-        measured = machine.measure(n_devices, begin)
-        if n_devices == 1 and measured.kind == "cpu":
-            begin("serving, about a minute")
-            measured = measured.with_figures(measure_serving())
-    return measured
+        return machine.measure(n_devices, begin, serving=True)

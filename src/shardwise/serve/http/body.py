@@ -129,7 +129,7 @@ def _wrong_field(problem: str, body: bytes) -> ApiError:
         missing = MISSING.search(problem)
         param = missing[1] if missing else None
         return bad_request(f"the body is refused: {_sentence(problem)}", param=param)
-    field = place[1]
+    field = place[1].removesuffix("[...]")  # a value of an object, whose key msgspec does not name
     message = f"{field or 'body'}: {_sentence(problem[: place.start()])}"
     if field in NOT_SERVED:
         message = f"{field} is not served. {NOT_SERVED[field]}"

@@ -187,7 +187,7 @@ def _mask(service: Service, structure: GrammarSpec | None) -> TokenMask | None:
         raise bad_request(
             "structured outputs need the package llguidance on the server: "
             "pip install 'shardwise[serve]'.",
-            param="response_format",
+            param=structure.param,
             code="structured_outputs_unavailable",
         )
     try:
@@ -195,5 +195,5 @@ def _mask(service: Service, structure: GrammarSpec | None) -> TokenMask | None:
     except ShardwiseError as error:
         raise bad_request(
             f"the structure of the output ({structure.kind}) is refused: {error}",
-            param="response_format",
+            param=structure.param,
         ) from None

@@ -70,23 +70,23 @@ def structure_of(asked: GenerationRequest) -> GrammarSpec | None:
     if isinstance(form, JsonObjectFormat):
         specs.append(GrammarSpec(kind=JSON_OBJECT))
     if isinstance(form, JsonSchemaFormat):
-        specs.append(_schema(form.json_schema.schema))
-    regexes = [asked.guided_regex]
-    schemas = [asked.guided_json]
-    choices = [asked.guided_choice]
+        specs.append(_schema(form.json_schema.schema, "response_format"))
+    regexes = {"guided_regex": asked.guided_regex}
+    schemas = {"guided_json": asked.guided_json}
+    choices = {"guided_choice": asked.guided_choice}
     if asked.structured_outputs is not None:
-        regexes.append(asked.structured_outputs.regex)
-        schemas.append(asked.structured_outputs.json)
-        choices.append(asked.structured_outputs.choice)
-    for regex in regexes:
+        regexes["structured_outputs.regex"] = asked.structured_outputs.regex
+        schemas["structured_outputs.json"] = asked.structured_outputs.json
+        choices["structured_outputs.choice"] = asked.structured_outputs.choice
+    for param, regex in regexes.items():
         if regex is not None:
-            specs.append(GrammarSpec(kind=REGEX, definition=regex))
-    for schema in schemas:
+            specs.append(GrammarSpec(kind=REGEX, definition=regex, param=param))
+    for param, schema in schemas.items():
         if schema is not None:
-            specs.append(_schema(schema))
-    for texts in choices:
+            specs.append(_schema(schema, param))
+    for param, texts in choices.items():
         if texts is not None:
-            specs.append(GrammarSpec(kind=CHOICE, definition=json.dumps(texts)))
+            specs.append(GrammarSpec(kind=CHOICE, definition=json.dumps(texts), param=param))
     if len(specs) > 1:
         raise bad_request(
             f"the output is given {len(specs)} structures: give one of response_format, "
@@ -98,11 +98,11 @@ def structure_of(asked: GenerationRequest) -> GrammarSpec | None:
     return None
 
 
-def _schema(schema: str | JsonObject) -> GrammarSpec:
+def _schema(schema: str | JsonObject, param: str) -> GrammarSpec:
     if not isinstance(schema, str):
-        return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(schema))
+        return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(schema), param=param)
     try:
         json.loads(schema)
     except (ValueError, RecursionError) as error:
-        raise bad_request(f"the schema is no JSON: {error}.", param="guided_json") from None
-    return GrammarSpec(kind=JSON_SCHEMA, definition=schema)
+        raise bad_request(f"the schema is no JSON: {error}.", param=param) from None
+    return GrammarSpec(kind=JSON_SCHEMA, definition=schema, param=param)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.serve.request import TokenMask
 
@@ -21,10 +21,12 @@ class GrammarSpec:
         kind: `JSON_OBJECT`, `JSON_SCHEMA`, `REGEX` or `CHOICE`.
         definition: the schema as JSON, the pattern, or the texts as a JSON list; empty for
             `JSON_OBJECT`.
+        param: the field of the request that gives it, for errors.
     """
 
     kind: str
     definition: str = ""
+    param: str = field(default="response_format", compare=False)
 
 
 # Makes the mask of one sequence; raises BadInput if the structure is malformed or not supported.

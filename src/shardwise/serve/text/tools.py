@@ -164,14 +164,14 @@ def required_calls(
         function = tool["function"]
         arguments = function.get("parameters") or {"type": "object"}
         if function["name"] == name:
-            return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(arguments))
+            return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(arguments), param="tools")
         properties = {"name": {"const": function["name"]}, "arguments": arguments}
         call = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
         calls.append({**call, "additionalProperties": False})
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if not several:
         schema["maxItems"] = 1
-    return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(schema))
+    return GrammarSpec(kind=JSON_SCHEMA, definition=json.dumps(schema), param="tools")
 
 
 def _text(text: str) -> list[Part]:

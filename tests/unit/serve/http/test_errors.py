@@ -68,6 +68,7 @@ BAD: list[tuple[Any, str | None, str]] = [
     ({"prompt": "a", "stop": ""}, "stop", "length >= 1"),
     ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "regex"),
     ({"prompt": "a", "logit_bias": {"999": 1}}, "logit_bias", "0 to 289, and not 999"),
+    ({"prompt": "a", "logit_bias": {"7": 200}}, "logit_bias", '<= 100.0. It is {"7":200}.'),
     ({"prompt": "a", "stop_token_ids": [999]}, "stop_token_ids", "0 to 289, and not 999"),
     ({"prompt": "a", "best_of": 2}, "best_of", "not served. Ask for n choices"),
     ({"prompt": "a", "suffix": "z"}, "suffix", "only continues a prompt"),
@@ -76,6 +77,13 @@ BAD: list[tuple[Any, str | None, str]] = [
     ({"prompt": "a", "guided_choice": []}, "guided_choice", "length >= 1"),
     ({"prompt": "a", "response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
     ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format", "llguidance"),
+    ({"prompt": "a", "guided_regex": "a+"}, "guided_regex", "llguidance"),
+    ({"prompt": "a", "guided_json": "{"}, "guided_json", "the schema is no JSON"),
+    (
+        {"prompt": "a", "structured_outputs": {"regex": "a+"}},
+        "structured_outputs.regex",
+        "llguidance",
+    ),
 ]
 
 
