@@ -6,34 +6,24 @@ import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { gib, meshText, seconds, si, whole } from "./format.js";
 import { Pane, Table, Twin } from "./parts.js";
 
-const whenIdle = globalThis.requestIdleCallback || ((work) => setTimeout(work, 50));
-const notWhenIdle = globalThis.cancelIdleCallback || clearTimeout;
-
-/** A Plot that is drawn again when its options change: where it is out of sight, after what is seen. */
+/** A Plot that is drawn again when its options change. */
 export function Drawn({ label, options }) {
-  const box = useRef(null), isSeen = useRef(true);
+  const box = useRef(null);
   const [width, resize] = useState(0);
   useLayoutEffect(() => {
     resize(Math.floor(box.current.getBoundingClientRect().width));
     const watch = new ResizeObserver(([entry]) => resize(Math.floor(entry.contentRect.width)));
-    const look = new IntersectionObserver((entries) => { isSeen.current = entries.at(-1).isIntersecting; });
     watch.observe(box.current);
-    look.observe(box.current);
-    return () => { watch.disconnect(); look.disconnect(); };
+    return () => watch.disconnect();
   }, []);
-  const draw = () => {
+  useLayoutEffect(() => {
+    if (!width) return;
     const plot = Plot.plot({ width: Math.min(width, 640), height: 260, marginLeft: 56,
       style: { background: "transparent", color: "inherit" }, ...options });
     for (const part of plot.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label");
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", label);
     box.current.replaceChildren(plot);
-  };
-  useLayoutEffect(() => {
-    if (!width) return undefined;
-    if (isSeen.current) return draw();
-    const waiting = whenIdle(draw);
-    return () => notWhenIdle(waiting);
   }, [options, width]);
   return html`<div class="plot" ref=${box}></div>`;
 }

@@ -2,7 +2,7 @@
 // A question that was refused has fields alone, to mend it.
 
 import { html } from "htm/preact";
-import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { seconds, stopText } from "./format.js";
 import { Pane } from "./parts.js";
 
@@ -98,16 +98,14 @@ function Slider({ slider, value, points, frozen, onSlide, set }) {
   const at = Math.max(0, slider.stops.indexOf(value));
   const text = stopText(value);
   const id = `slider-${slider.name}`;
-  const move = (event) => onSlide(slider, Number(event.target.value), event.timeStamp);
-  const curve = useMemo(() => html`<${Curve} slider=${slider} points=${points} at=${at} frozen=${frozen}
-    id=${id} />`, [points, at, slider.label, String(slider.stops)]);
+  const move = (event) => onSlide(slider, Number(event.target.value));
   return html`<div class="slider">
     <label for=${id}><span>${slider.label}${set ? " (kept)" : ""}</span>
       <output>${text}</output></label>
     ${!frozen && html`<input id=${id} type="range" min="0" max=${slider.stops.length - 1} step="1"
       value=${at} aria-valuetext=${`${text}${slider.follows ? `, ${slider.follows} follows` : ""}`}
       onInput=${move} />`}
-    ${curve}
+    <${Curve} slider=${slider} points=${points} at=${at} frozen=${frozen} id=${id} />
   </div>`;
 }
 

@@ -141,7 +141,8 @@ function App() {
     return () => { clearTimeout(timer); stop.abort(); delete document.body.dataset.curves; };
   }, [frame, problems]);  // a move that has no answer stops them too
 
-  const slide = (slider, stop, at) => {
+  const slide = (slider, stop) => {
+    const at = performance.now();
     if (waiting.current) waiting.current.abort();
     const change = slider.changes[stop];
     const question = { ...(asked.current || frame.question) };
