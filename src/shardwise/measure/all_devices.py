@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from shardwise.measure.timing import Call, Part
 
 Arrays = Sequence[tuple[tuple[int, ...], Any]]  # shape and dtype of each
-Pool = dict[Any, Any]  # position, shape and dtype -> an array
+Pool = dict[Any, Any]  # position, shape, dtype and size of a group -> an array
 SHORTEST_S = 1e-7  # of an operation
 SPEC = PartitionSpec(("group", "member"))
 
@@ -113,7 +113,7 @@ class AllDevices:
         sharding = NamedSharding(self.grid(program.group_size), SPEC)
         values = []
         for i, (shape, dtype) in enumerate(list(program.arrays) * program.repeats):
-            key = (i, shape, dtype)
+            key = (i, shape, dtype, program.group_size)
             if key not in pool:
                 pool[key] = jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
             values.append(pool[key])
