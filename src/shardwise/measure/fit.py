@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 Rows = Sequence[tuple[tuple[float, ...], float]]
+Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was measured)
 
 NEGLIGIBLE = 1e-6  # share of an operation's seconds; a rate of less is rounding
 
@@ -63,3 +64,12 @@ def fitted(rows: Rows, required: int | None = None) -> Fit:
                 best = (error, seconds_per)
     errors = np.abs(relative @ best[1] - 1)
     return Fit(tuple(map(float, best[1])), len(rows), statistics.median(errors.tolist()))
+
+
+def rate_and_start(name: str, fit: Fit) -> Figures:
+    """The figures of seconds that were fitted to (operations, bytes): bytes/s, and seconds each."""
+    start_s, byte_s = fit.seconds_per
+    if byte_s:
+        yield name, (1 / byte_s, fit.source)
+    if start_s:
+        yield f"{name}_start", (start_s, fit.source)

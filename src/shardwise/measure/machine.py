@@ -12,7 +12,7 @@ from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
 from shardwise.measure.elementwise import lookup_bytes_per_s, loss_bytes_per_s, measure_elementwise
-from shardwise.measure.fit import Fit
+from shardwise.measure.fit import Figures, Fit, rate_and_start
 from shardwise.measure.memory import (
     bandwidth_by_size,
     memory_bytes,
@@ -35,7 +35,6 @@ from shardwise.measure.update import update_bytes_per_s
 from shardwise.runtime.devices import cpu_devices
 
 REFERENCE_DIM = 256
-Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was found)
 
 
 def measure(
@@ -147,13 +146,8 @@ def _fitted_product(name: str, fit: Fit) -> Figures:
 def _collectives(devices: AllDevices) -> Part[Figures]:
     """Each kind; the links between the devices have the rate of the AllGather of all."""
     fits = yield from measure_collectives(devices)
-    return chain(*(_fitted_collective(*fit) for fit in fits.items()), _links(devices.n, fits))
-
-
-def _fitted_collective(key: str, fit: Fit) -> Figures:
-    start_s, byte_s = fit.seconds_per
-    yield f"collectives.{key}", (_rate(byte_s), fit.source)
-    yield f"collectives.{key}_start", (start_s, fit.source)
+    kinds = (rate_and_start(f"collectives.{key}", fit) for key, fit in fits.items())
+    return chain(*kinds, _links(devices.n, fits))
 
 
 def _links(n_devices: int, fits: Mapping[str, Fit]) -> Figures:

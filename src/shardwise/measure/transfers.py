@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from shardwise.measure.all_devices import NOTHING, SPEC, AllDevices
-from shardwise.measure.fit import Fit, fitted
+from shardwise.measure.fit import Figures, fitted, rate_and_start
 from shardwise.measure.timing import Call, Part
 from shardwise.train.data_order import data_order
 from shardwise.train.random_tokens import write_random_tokens
@@ -28,8 +27,6 @@ N_FILE_TRIALS = 3
 BATCHES = ((4, 256), (16, 512), (64, 1024))  # sequences and tokens of a batch
 VOCAB = 32_000
 TOKEN_BYTES = 4
-
-Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was measured)
 
 
 def measure_dispatch(devices: AllDevices) -> Part[Figures]:
@@ -53,7 +50,8 @@ def measure_copies(devices: AllDevices, *, to_host: bool) -> Part[Figures]:
         ]
     sizes = [(1.0, 4.0 * devices.n * n_numbers) for n_numbers in NUMBERS]
     rows = [(size, s) for size, s in zip(sizes, seconds, strict=True) if s]
-    return _fit_figures("get" if to_host else "put", fitted(rows, required=1))
+    name = "get" if to_host else "put"
+    return rate_and_start(f"transfers.{name}", fitted(rows, required=1))
 
 
 def _prepared(call: Call) -> Call:
@@ -81,7 +79,8 @@ def measure_loader() -> Part[Figures]:
         tokens = open_tokens(folder)
         seconds = yield [partial(_loads, tokens, *batch) for batch in BATCHES]
     sizes = [(float(n), 1.0 * TOKEN_BYTES * n * seq) for n, seq in BATCHES]
-    return _fit_figures("loader", fitted(list(zip(sizes, seconds, strict=True)), required=0))
+    fit = fitted(list(zip(sizes, seconds, strict=True)), required=0)
+    return rate_and_start("transfers.loader", fit)
 
 
 def _loads(tokens: TokenSet, n_sequences: int, seq: int) -> Call:
@@ -89,14 +88,6 @@ def _loads(tokens: TokenSet, n_sequences: int, seq: int) -> Call:
     order = data_order([tokens], [1.0], seq=seq, batch=n_sequences, seed=0)
     steps = count()
     return lambda: order.rows(next(steps), range(n_sequences))
-
-
-def _fit_figures(name: str, fit: Fit) -> Figures:
-    start_s, byte_s = fit.seconds_per
-    if byte_s:
-        yield f"transfers.{name}", (1 / byte_s, fit.source)
-    if start_s:
-        yield f"transfers.{name}_start", (start_s, fit.source)
 
 
 def measure_disk() -> Figures:
