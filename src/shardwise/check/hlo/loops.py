@@ -65,8 +65,9 @@ def count_runs(
     """Count the runs of all computations, from the entry through its callees.
 
     Args:
-        branch_runs: name scope of a `lax.cond` or `lax.switch` -> how often one run of the program
-            takes each of its branches, for conditionals where the caller knows it.
+        branch_runs: name scope of a `lax.cond`, of a `lax.switch` or of a loop of at most one trip
+            -> how often one run of the program takes each of its branches, where the caller knows
+            it. The branches of such a loop are no trip, and one.
     """
     counts = dict.fromkeys(module.computations, 0)
     counts[module.entry] = 1
@@ -79,9 +80,9 @@ def count_runs(
         for instruction in computation.instructions.values():
             if instruction.opcode in CONTROL_FLOW and name in scheduled:
                 scheduled |= dict.fromkeys(instruction.callees)
-            known_runs = _branch_runs(instruction, branch_runs or {})
+            known_runs = _branch_runs(module, computation, instruction, branch_runs or {})
             if known_runs and n_runs:
-                for callee, n_taken in zip(branches_of(instruction), known_runs, strict=True):
+                for callee, n_taken in known_runs.items():
                     counts[callee] += n_taken
                 continue
             if instruction.opcode == "conditional":
@@ -115,15 +116,36 @@ def branches_of(conditional: Instruction) -> tuple[str, ...]:
     return conditional.callees
 
 
-def _branch_runs(
-    instruction: Instruction, branch_runs: Mapping[str, tuple[int, ...]]
-) -> tuple[int, ...] | None:
-    """Run counts of a conditional's branches from `branch_runs`; None if it does not list them."""
+def scope_of(instruction: Instruction) -> str:
+    """Name scope of a `lax.cond`, a `lax.switch` or a loop."""
     scopes = instruction.op_name.split("/")
-    if instruction.opcode != "conditional" or len(scopes) < 2:
-        return None
-    known_runs = branch_runs.get(scopes[-2], ())
-    return known_runs if len(known_runs) == len(instruction.callees) else None
+    return scopes[-2] if len(scopes) > 1 else ""
+
+
+def is_optional(module: Module, computation: Computation, instruction: Instruction) -> bool:
+    """Whether it is a conditional or a loop whose number of trips depends on data."""
+    if instruction.opcode == "while":
+        return trip_count(module, computation, instruction) is None
+    return instruction.opcode == "conditional"
+
+
+def _branch_runs(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    branch_runs: Mapping[str, tuple[int, ...]],
+) -> dict[str, int]:
+    """Run counts of the callees from `branch_runs`; {} if it does not list them."""
+    known_runs = branch_runs.get(scope_of(instruction), ())
+    if not known_runs or not is_optional(module, computation, instruction):
+        return {}
+    if instruction.opcode == "while":
+        n_trips = sum(i * n for i, n in enumerate(known_runs))
+        condition, body = (instruction.attribute(name) for name in ("condition", "body"))
+        return {condition: sum(known_runs) + n_trips, body: n_trips}
+    if len(known_runs) != len(instruction.callees):
+        return {}
+    return dict(zip(branches_of(instruction), known_runs, strict=True))
 
 
 def _callers_first(module: Module) -> Iterator[str]:

@@ -6,8 +6,9 @@ are skipped, blocks on its edge are computed in full. If a table is as wide as t
 assumed to be causal; if it is narrower, a sliding window. For chunked attention, which computes
 less, the latter is an upper bound.
 
-cuDNN's flash attention for GPUs takes queries [B, T, N, H] and keys [B, S, K, H]. Its mask is in
-the configuration of the call. Tiles on the edge of the mask count in full, as in plans.
+cuDNN's flash attention for GPUs takes queries and keys with heads before or after tokens. The shape
+of the scores [B, N, T, S] and the mask are in the configuration of the call. Tiles on the edge of
+the mask count in full, as in plans.
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ def attention_cost(instruction: Instruction) -> Cost | None:
     queries, keys, values = (shape.dims for shape in tensors[:3])
     operands = _operand_shapes(instruction)
     if _call_target(instruction) in _CUDNN:
-        visible_keys = _cudnn_visible_keys(instruction, keys[1])
-        scores = math.prod(queries[:-1]) * visible_keys
+        scores = _cudnn_scores(instruction)
     else:
         scores = math.prod(queries[:-1]) * keys[-2] * _visible_share(operands, queries, keys)
     hbm_bytes = sum(shape.bytes for shape in operands)
@@ -95,15 +95,16 @@ def _call_target(instruction: Instruction) -> str:
     return instruction.attribute("custom_call_target")
 
 
-def _cudnn_visible_keys(instruction: Instruction, n_keys: int) -> float:
-    """Keys per query in the tiles that the kernel computes, averaged over queries."""
-    config = instruction.backend_config.get("cudnn_fmha_backend_config", {})
+def _cudnn_scores(instruction: Instruction) -> float:
+    """Scores in the tiles that the kernel computes."""
+    config = instruction.backend_config["cudnn_fmha_backend_config"]
+    *queries, n_keys = map(int, config["intermediate_tensor_shape"]["dimensions"])
     if "CAUSAL" not in config.get("mask_type", ""):
-        return n_keys
+        return math.prod(queries) * n_keys
     window = min(int(config.get("sliding_window_length", 0)), n_keys) or n_keys
     visible = window - (window - 1) * window / (2 * n_keys)
     edges = 1 if 2 * visible >= n_keys else 2
-    return min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
+    return math.prod(queries) * min(n_keys, float(tiled_keys(visible, edges, GPU_MASK_TILE)))
 
 
 def _float_operands(instruction: Instruction) -> list[Shape]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from shardwise.check.hlo.collectives import Collective
 from shardwise.check.hlo.forms import is_idle
-from shardwise.check.hlo.loops import branches_of, trip_count
+from shardwise.check.hlo.loops import branches_of, is_optional, scope_of, trip_count
 from shardwise.check.hlo.shape import HBM, HOST
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
@@ -94,11 +94,14 @@ class Lowering:
         if collectives:
             yield from self._collective(instruction, collectives)
             yield from self._chain_work(computation, instruction, dependencies)
+        elif scope_of(instruction) in taken and is_optional(self.module, computation, instruction):
+            branch = taken[scope_of(instruction)]
+            if opcode == "conditional":
+                yield from self.steps(branches_of(instruction)[branch], taken)
+            elif branch:
+                yield from self.steps(instruction.attribute("body"), taken)
         elif opcode == "while":
             yield from self._loop(computation, instruction, taken)
-        elif opcode == "conditional" and _scope(instruction) in taken:
-            branch = branches_of(instruction)[taken[_scope(instruction)]]
-            yield from self.steps(branch, taken)
         elif opcode == "conditional":
             yield from _slowest(self.steps(callee, taken) for callee in instruction.callees)
         elif opcode == "call":
@@ -139,8 +142,11 @@ class Lowering:
         if n_trips is None or n_trips != sum(trips for trips, _ in self.lockstep):
             return False
         known = {scope for _, devices in self.lockstep for taken in devices for scope in taken}
-        instructions = self.module.computations[body].instructions.values()
-        return any(op.opcode == "conditional" and _scope(op) in known for op in instructions)
+        computation = self.module.computations[body]
+        return any(
+            scope_of(op) in known and is_optional(self.module, computation, op)
+            for op in computation.instructions.values()
+        )
 
     def _chain_work(
         self, computation: Computation, instruction: Instruction, dependencies: _Dependencies
@@ -274,12 +280,6 @@ class Lowering:
             seconds=n_bytes / self.rates.hbm_bytes_per_s,
             bytes=n_bytes,
         )
-
-
-def _scope(conditional: Instruction) -> str:
-    """Name scope of a `lax.cond` or `lax.switch`."""
-    scopes = conditional.op_name.split("/")
-    return scopes[-2] if len(scopes) > 1 else ""
 
 
 def _slowest(alternatives: Iterable[tuple[Step, ...]]) -> tuple[Step, ...]:

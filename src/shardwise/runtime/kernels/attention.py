@@ -7,6 +7,7 @@ queries, S keys, N query heads and K KV heads of width H; N is a multiple of K. 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention
 from shardwise.runtime.blocks.elementwise import softcap
-from shardwise.runtime.kernels import blockwise, cpu, cudnn
+from shardwise.runtime.kernels import blockwise, cpu, cudnn, paired_chunks
 from shardwise.runtime.kernels.attention_mask import attention_mask
 from shardwise.runtime.kernels.blockwise import PartialAttention
 from shardwise.runtime.layout.context_order import ContextOrder
@@ -66,6 +67,18 @@ def attend(
                 q_BNTH, k_BKSH, v_BKSH, attention, order, index, sinks_N=sinks_N, name=SAVED
             )
             return o_BNTH.swapaxes(1, 2)
+    if platform == "gpu" and paired_chunks.supports(attention, q_BTNH, v_BSKH, order):
+        kernel = partial(forward, platform=platform), partial(backward, platform=platform)
+        o_BNTH = paired_chunks.attend(
+            (q_BTNH * scale).astype(q_BTNH.dtype).swapaxes(1, 2),
+            k_BSKH.swapaxes(1, 2),
+            v_BSKH.swapaxes(1, 2),
+            index,
+            order.n,
+            kernel,
+            name=SAVED,
+        )
+        return o_BNTH.swapaxes(1, 2)
     if platform == "cpu" and order.n == 1 and cpu.supports_attention(attention, q_BTNH, k_BSKH):
         return checkpoint_name(cpu.attend(q_BTNH, k_BSKH, v_BSKH, scale), SAVED)
     mask_TS: Any = None
@@ -156,6 +169,9 @@ def forward(
 
         o_BNTH, l_BNT = splash.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
         return o_BNTH.astype(jnp.float32), l_BNT
+    if platform == "gpu" and cudnn.supports_some_keys(q_BNTH, v_BKSH):
+        o_BNTH, l_BNT = cudnn.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
+        return o_BNTH.astype(jnp.float32), l_BNT
     return blockwise.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
 
 
@@ -179,6 +195,8 @@ def backward(
         from shardwise.runtime.kernels import splash
 
         return splash.backward(*arrays, causal=causal)
+    if platform == "gpu" and cudnn.supports_some_keys(q_BNTH, v_BKSH):
+        return cudnn.backward(*arrays, causal=causal)
     return blockwise.backward(*arrays, causal=causal)
 
 

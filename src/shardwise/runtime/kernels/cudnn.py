@@ -1,11 +1,13 @@
-"""Whether cuDNN's flash attention for NVIDIA GPUs, which JAX calls, can be used.
+"""cuDNN's flash attention for NVIDIA GPUs, which JAX calls.
 
-q_BTNH are queries, v_BSKH values.
+q_BTNH are queries, v_BSKH values. In attention over some of the keys (`forward`, `backward`) the
+arrays are those of `blockwise`.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -17,15 +19,78 @@ Array = jax.Array
 
 MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no flash attention
 MAX_HEAD_WIDTH = 128  # newer GPUs allow more, but JAX tests that on a local GPU only
+# Parameters of JAX's function for the gradients. It is private: JAX has no public function that
+# takes the logsumexp of all keys where `k_BKSH` are some of them.
+GRADIENT_PARAMETERS = (
+    "scale", "seed", "dropout_rate", "variadic_args", "mask_type", "layout",
+    "sliding_window_length", "is_training", "return_residual", "res", "grad_output",
+)  # fmt: skip
 
 
 def supports(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> bool:
     """Whether the kernel is installed and supports this attention, with this explicit mask."""
-    width = q_BTNH.shape[-1]
-    is_16_bit = q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
-    fits = is_16_bit and mask is None and width % 8 == 0 and width <= MAX_HEAD_WIDTH
     window_is_causal = a.causal or a.window is None
-    return bool(fits and v_BSKH.shape[-1] == width and window_is_causal and is_installed())
+    return mask is None and window_is_causal and _supports_arrays(q_BTNH, v_BSKH)
+
+
+def supports_some_keys(q_BNTH: Array, v_BKSH: Array) -> bool:
+    """Whether `forward` and `backward` can be used."""
+    return _gradient_function() is not None and _supports_arrays(q_BNTH, v_BKSH)
+
+
+def _supports_arrays(q: Array, v: Array) -> bool:
+    """Whether the kernel is installed, and supports heads of this width and dtype."""
+    width = q.shape[-1]
+    is_16_bit = q.dtype in (jnp.bfloat16, jnp.float16)
+    fits = is_16_bit and width % 8 == 0 and v.shape[-1] == width <= MAX_HEAD_WIDTH
+    return bool(fits and is_installed())
+
+
+def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> tuple[Array, Array]:
+    """Attention output in the dtype of queries, and logsumexp l_BNT of the scores."""
+    o_BTNH, l_BTN = jax.nn.dot_product_attention(
+        *(x.swapaxes(1, 2) for x in (q_BNTH, k_BKSH, v_BKSH)),
+        scale=1.0,
+        is_causal=causal,
+        implementation="cudnn",
+        return_residual=True,
+    )
+    return o_BTNH.swapaxes(1, 2), l_BTN.swapaxes(1, 2)
+
+
+def backward(
+    q_BNTH: Array,
+    k_BKSH: Array,
+    v_BKSH: Array,
+    o_BNTH: Array,
+    l_BNT: Array,
+    do_BNTH: Array,
+    *,
+    causal: bool,
+) -> tuple[Array, Array, Array]:
+    """Gradients of queries, keys and values in their dtype: see `blockwise.backward`."""
+    from jax._src.cudnn.fused_attention_stablehlo import AttentionLayout, MaskType
+
+    gradients = _gradient_function()
+    if gradients is None:
+        raise RuntimeError("this version of JAX has no gradients of cuDNN's attention")
+    none = jnp.zeros(0, q_BNTH.dtype)  # no bias, lengths, offsets and pages
+    residuals = (q_BNTH, k_BKSH, v_BKSH, *(none,) * 7, l_BNT, o_BNTH.astype(q_BNTH.dtype))
+    mask = MaskType.CAUSAL if causal else MaskType.NO_MASK
+    settings = (1.0, 42, 0.0, (False, False), mask, AttentionLayout.BNTH.value, None, True, False)
+    dq_BNTH, dk_BKSH, dv_BKSH, *_ = gradients(*settings, residuals, do_BNTH.astype(q_BNTH.dtype))
+    return dq_BNTH, dk_BKSH, dv_BKSH
+
+
+@functools.cache
+def _gradient_function() -> Any:
+    """JAX's function for the gradients; None if this version has another one."""
+    try:
+        from jax._src.cudnn.fused_attention_stablehlo import _dot_product_attention_bwd_rule
+    except ImportError:
+        return None
+    names = tuple(inspect.signature(_dot_product_attention_bwd_rule).parameters)
+    return _dot_product_attention_bwd_rule if names == GRADIENT_PARAMETERS else None
 
 
 @functools.cache

@@ -14,7 +14,7 @@ x_BTD is the residual stream of a microbatch on a chip, ct_BTD its gradient. Whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,22 +131,35 @@ class _Trace:
         slots in each backward tick.
         """
         nothing = jnp.zeros_like(carry["inputs"][0])
+        inputs = carry["inputs"]
         with jax.named_scope("stage.forward"):
-            buffers, part = lax.cond(
+            buffers, part = self._run_if(
                 row["kind"] == FORWARD,
-                lambda: self._forward(carry, row),
-                lambda: (carry["layer_activations"], nothing),
+                lambda changed: self._forward(changed[0], inputs, row),
+                (carry["layer_activations"], nothing),
             )
-        carry = carry | {"layer_activations": buffers}
         changed = {name: carry[name] for name in ("gradients", "loss")}
         with jax.named_scope("stage.backward"):
-            changed, part = lax.cond(
+            changed, part = self._run_if(
                 row["kind"] == BACKWARD,
-                lambda: self._backward(carry, row),
-                lambda: (changed, part),
+                lambda changed: self._backward(changed[0], buffers, inputs, row),
+                (changed, part),
             )
-        carry = carry | changed
-        return carry | {"inputs": self._exchange(carry["inputs"], part, row)}
+        return {
+            "layer_activations": buffers,
+            "inputs": self._exchange(inputs, part, row),
+            **changed,
+        }
+
+    def _run_if(self, condition: Array, run: Callable[[Any], Any], arrays: Any) -> Any:
+        """`run(arrays)` under a condition, otherwise `arrays`; what `run` leaves stays in place.
+
+        XLA's GPU compiler gives the results of a conditional memory of their own, and copies all
+        of them; the arrays that a loop carries stay in place.
+        """
+        if self.settings.table.mesh.platform in ("gpu", "old gpu"):
+            return lax.fori_loop(0, condition.astype(jnp.int32), lambda _, x: run(x), arrays)
+        return lax.cond(condition, run, lambda x: x, arrays)
 
     def _exchange(self, inputs: Array, part: Array, row: Row) -> Array:
         """The buffer of inputs after stages have sent their results (`part`) to each other."""
@@ -163,13 +176,15 @@ class _Trace:
                     inputs = _updated(inputs, lax.ppermute(part, axis, pairs), row[slot])
         return inputs
 
-    def _forward(self, carry: Tree, row: Row) -> tuple[list[Array], Array]:
+    def _forward(
+        self, buffers: Sequence[Array], inputs: Array, row: Row
+    ) -> tuple[list[Array], Array]:
         """Event F: (buffers with the chunk's saved activations, the part of its output to send)."""
         with jax.named_scope("stage.embed"):
             x_BTD = lax.cond(
                 row["first"],
                 lambda: self._embedded(row["microbatch"]),
-                lambda: self._gathered(carry["inputs"][row["read_slot"]]),
+                lambda: self._gathered(inputs[row["read_slot"]]),
             )
         slot = row["keep_slot"]
 
@@ -181,9 +196,9 @@ class _Trace:
             saved = zip(buffers, map(self._row_major, activations), strict=True)
             return (y_BTD, [_updated(buffer, x, slot, position) for buffer, x in saved]), None
 
-        carried = (x_BTD, carry["layer_activations"])
-        (y_BTD, buffers), _ = lax.scan(step, carried, jnp.arange(self._n_positions))
-        return buffers, self._part(y_BTD)
+        carried = (x_BTD, list(buffers))
+        (y_BTD, updated), _ = lax.scan(step, carried, jnp.arange(self._n_positions))
+        return updated, self._part(y_BTD)
 
     def _layer(self, chunk: Any, position: Any, x_BTD: Array) -> tuple[list[Array], Array]:
         """Run the layers of one position: (activations to save for the backward pass, output)."""
@@ -237,23 +252,23 @@ class _Trace:
             return x
         return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
-    def _backward(self, carry: Tree, row: Row) -> tuple[Tree, Array]:
-        """Event B: (what it changes of the carry, the part of the input's gradient to send)."""
-        slot = row["read_slot"]
-        outer = carry["gradients"]["outer"]
+    def _backward(
+        self, changed: Tree, buffers: Sequence[Array], inputs: Array, row: Row
+    ) -> tuple[Tree, Array]:
+        """Event B: (gradients and loss with its own, the part of the input's gradient to send)."""
+        received = inputs[row["read_slot"]]
+        outer = changed["gradients"]["outer"]
         with jax.named_scope("stage.head"):
-            loss, outer, ct_BTD = lax.cond(
+            loss, outer, ct_BTD = self._run_if(
                 row["last"],
-                lambda: self._head(
-                    carry["loss"], outer, row, self._gathered(carry["inputs"][slot])
-                ),
-                lambda: (carry["loss"], outer, self._whole_gradient(carry["inputs"][slot])),
+                lambda x: self._head(x[0], x[1], row, self._gathered(received)),
+                (changed["loss"], outer, self._whole_gradient(received)),
             )
-        layers = carry["gradients"]["layers"]
-        layers, before_BTD = self._pull_back(layers, carry["layer_activations"], row, ct_BTD)
+        layers = changed["gradients"]["layers"]
+        layers, before_BTD = self._pull_back(layers, buffers, row, ct_BTD)
         with jax.named_scope("stage.embed"):
-            outer = lax.cond(
-                row["first"], lambda: self._embed_backward(outer, row, before_BTD), lambda: outer
+            outer = self._run_if(
+                row["first"], lambda outer: self._embed_backward(outer, row, before_BTD), outer
             )
         changed = {"gradients": {"layers": layers, "outer": outer}, "loss": loss}
         return changed, self._part_of_gradient(before_BTD)

@@ -67,6 +67,17 @@ def test_an_unknown_trip_count_is_said(given):
     assert loop(**given).unresolved_loops == ("body",)
 
 
+def test_a_loop_of_no_or_one_trip_runs_as_often_as_the_caller_knows():
+    entry = ENTRY.replace("body=%body", 'body=%body, metadata={{op_name="jit(f)/stage/while"}}')
+    module = wrap(
+        entry.format(start="partition-id()"), LOOP.format(limit=5, direction="LT", step=1)
+    )
+    found = count_runs(module, {"stage": (6, 8)})
+    assert found.by_computation == {"main": 1, "body": 8, "step": 8, "cond": 6 + 2 * 8}
+    assert found.unresolved_loops == ()
+    assert count_runs(module, {"another": (6, 8)}).unresolved_loops == ("body",)
+
+
 def test_branches_of_a_predicate_are_counted_by_their_index():
     before = """
 %idle (a: f32[8]) -> f32[8] {

@@ -1,5 +1,7 @@
 """FLOPs of attention kernels, by the shapes and the table of blocks that a call states."""
 
+import json
+
 import pytest
 
 from shardwise.check.hlo.text import parse
@@ -99,9 +101,10 @@ def test_other_kernels_are_not_attention():
     assert (head_dim(call()), head_dim(call("my_kernel"))) == (128, 0)
 
 
-LAID = "bf16[2,4096,8,128]{3,2,1,0}"
+TOKENS_FIRST = "bf16[2,4096,8,128]{3,2,1,0}"
 
 
+@pytest.mark.parametrize("layout", [ARRAY, TOKENS_FIRST])
 @pytest.mark.parametrize(
     ("target", "products"), [("__cudnn$fmhaSoftmax", 2), ("__cudnn$fmhaSoftmaxBackward", 5)]
 )
@@ -113,14 +116,18 @@ LAID = "bf16[2,4096,8,128]{3,2,1,0}"
         ("CAUSAL", 512, (512 - 511 * 512 / 8192 + 128) / 4096),
     ],
 )
-def test_flash_attention_of_cudnn(target, products, mask, window, share):
-    told = f'{{"mask_type": "{mask}", "sliding_window_length": {window}}}'
+def test_flash_attention_of_cudnn(target, products, mask, window, share, layout):
+    config = {
+        "intermediate_tensor_shape": {"dimensions": ["2", "8", "4096", "4096"]},
+        "mask_type": mask,
+        "sliding_window_length": window,
+    }
     named = 'metadata={op_name="jit(f)/attn.core/dot_product_attention"}'
     text = CALL.format(
-        result=LAID,
+        result=layout,
         target=f'custom_call_target="{target}"',
-        given=f"operand_layout_constraints={{{LAID}, {LAID}, {LAID}}}",
-        named=f'{named}, backend_config={{"cudnn_fmha_backend_config": {told}}}',
+        given=f"operand_layout_constraints={{{layout}, {layout}, {layout}}}",
+        named=f"{named}, backend_config={json.dumps({'cudnn_fmha_backend_config': config})}",
     )
     found = attention_cost(parse(text).entry_computation.instructions["call"]).flops
     assert found == pytest.approx(products * SQUARE * share, rel=1e-3)

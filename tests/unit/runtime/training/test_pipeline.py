@@ -16,18 +16,23 @@ MODEL = sw.ModelConfig.dense(
 )
 
 
-@pytest.fixture(scope="module")
-def program() -> AnalyzedProgram:
-    """The program of a 1F1B pipeline on TPUs; no other array has its number of slots and layers."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("v5p:2x2x1", marks=needs("tpu")),
+        pytest.param("h100:4", marks=needs("gpu")),
+    ],
+)
+def program(request: pytest.FixtureRequest) -> AnalyzedProgram:
+    """The program of a 1F1B pipeline; no other array has its number of slots and layers."""
     job = sw.Train(batch=N_MICROBATCHES, seq=TOKENS)
     fixed = {"pipe": N_STAGES, "schedule": "1f1b", "n_microbatches": N_MICROBATCHES}
-    plan = sw.plan(MODEL, sw.hardware("v5p:2x2x1"), job, fixed)
+    plan = sw.plan(MODEL, sw.hardware(request.param), job, fixed)
     step = compile_step(plan, CompileOptions(cache=False))
     assert step.program is not None
     return step.program
 
 
-@needs("tpu")
 @pytest.mark.oracle
 def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProgram) -> None:
     stack = (N_STAGES, LAYERS, 1, TOKENS)  # slots, layers, sequences, tokens
@@ -40,7 +45,6 @@ def test_no_tick_copies_the_saved_activations_of_all_slots(program: AnalyzedProg
     assert copied == []
 
 
-@needs("tpu")
 @pytest.mark.oracle
 def test_the_unembedding_is_computed_once_a_microbatch(program: AnalyzedProgram) -> None:
     logits_flops = 2 * TOKENS * MODEL.d_model * MODEL.vocab
