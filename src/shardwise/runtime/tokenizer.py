@@ -10,6 +10,7 @@ from shardwise.errors import BadFile, BadInput, MissingExtra
 
 TOKENIZER_FILE = "tokenizer.json"
 BYTE_TOKENIZER = "bytes"
+BYTE_END = "<|endoftext|>"  # the end token of `ByteTokenizer` in a tokenizer.json
 
 # Texts of the end-of-document token in published tokenizers; the first match is used.
 END_TOKENS: tuple[str, ...] = (
@@ -153,3 +154,36 @@ def file_tokenizer(inner: Any, end: int, name: str = TOKENIZER_FILE) -> FileToke
     # Token ids may have gaps, so the number of tokens does not give the highest id.
     highest = max(inner.get_vocab(with_added_tokens=True).values())
     return FileTokenizer(inner=inner, end=end, vocab=highest + 1, name=name)
+
+
+def byte_level_file() -> str:
+    """The tokenizer.json of `ByteTokenizer`.
+
+    Raises:
+        MissingExtra: the package `tokenizers` is not installed.
+    """
+    try:
+        from tokenizers import Tokenizer as Inner
+        from tokenizers import decoders, models, pre_tokenizers
+    except ImportError:
+        raise MissingExtra(
+            "a tokenizer.json needs the package tokenizers: pip install 'shardwise[train]'"
+        ) from None
+    inner = Inner(models.BPE(vocab=BYTES_OF_LETTERS, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens([BYTE_END])
+    return str(inner.to_str())
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """The alphabet in which byte-level tokens are written: each byte is one printable letter."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
+    table = {chr(byte): byte for byte in printable}
+    others = sorted(set(range(256)) - printable)
+    for place, byte in enumerate(others):
+        table[chr(256 + place)] = byte
+    return table
+
+
+BYTES_OF_LETTERS = _bytes_of_letters()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardwise import units
 from shardwise.errors import BadFile, BadInput
 from shardwise.models import ModelConfig, from_dict, load, presets
+from shardwise.train.export_tokenizer import export_tokenizer
 from shardwise.train.requirements import require_jax
 from shardwise.train.writable import ensure_writable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from shardwise.runtime.weights.descriptions import Tree
     from shardwise.runtime.weights.published_weights import PublishedModel
     from shardwise.search.training.problem import Case
+    from shardwise.train.tokens import TokenSet
 
 CONFIG = "config.json"
 TEXT_CONFIG = "text_config"  # key of a multimodal config.json: its language model
@@ -156,13 +158,13 @@ def _cast_like(arrays: Tree, targets: Tree) -> Tree:
     return cast
 
 
-def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str:
+def export_weights(folder: str, step: TrainStep, state: Tree, start: str, tokens: TokenSet) -> str:
     """Write weights and config.json in the published format of the model; return a message.
 
     If the state has master weights, those are written. Tensors have the names that they have in
-    `start`, whose other towers, tokenizer and generation settings are copied. Files in the folder
-    are replaced once the new ones are complete, so the folder may be `start`, or have the files of
-    another model.
+    `start`, whose other towers, tokenizer and generation settings are copied. A model without a
+    tokenizer gets the one of `tokens`. Files in the folder are replaced once the new ones are
+    complete, so the folder may be `start`, or have the files of another model.
 
     Raises:
         BadFile: the folder cannot be written, or has too little room.
@@ -187,6 +189,9 @@ def export_weights(folder: str, step: TrainStep, state: Tree, start: str) -> str
             keys |= dict.fromkeys(DTYPE_KEYS & keys.keys(), _dtype_name(portable))
             (path / CONFIG).write_text(json.dumps(keys, indent=2) + "\n", "utf-8")
             copied = _copy_companions(start or config.source, path)
+            in_place = start and Path(start).resolve() == path.resolve()
+            if not in_place and not any(name.startswith("tokenizer") for name in copied):
+                copied += export_tokenizer(tokens, path)
     except OSError as error:
         raise BadFile(f"{folder} cannot be written: {error.strerror}.") from None
     if keys is None:

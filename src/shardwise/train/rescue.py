@@ -26,7 +26,9 @@ def export_or_save(export: str, loop: Loop, record: RunRecord, last_checkpoint: 
         CheckFailed: the weights were not written; says where the state is, and how to export it.
     """
     try:
-        return pretrained.export_weights(export, loop.train_step, loop.state, record.start)
+        return pretrained.export_weights(
+            export, loop.train_step, loop.state, record.start, loop.order.sets[0]
+        )
     except BadFile as error:
         folder = ""
         if loop.checkpoints is not None and last_checkpoint == loop.step:

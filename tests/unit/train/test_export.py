@@ -179,6 +179,7 @@ def run_that_cannot_export(
     loop: Any = SimpleNamespace(
         **{"train_step": None, "state": None, "step": 4, "plan": plan, "hooks": hooks},
         **{"checkpoints": checkpoints, "save": lambda: steps.append(4)},
+        order=SimpleNamespace(sets=[None]),
     )
     record = record_of(Recipe(steps=4), "data", 0, "", CheckpointOptions(), None)
     with pytest.raises(CheckFailed, match="No space left on device") as error:

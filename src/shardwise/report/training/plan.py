@@ -144,7 +144,7 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
     step = plan.step
     at_mfu = estimate.at_mfu
     bounds = seconds_span(step.lower, step.upper)
-    yield "step", f"{bounds} (roofline, all communication hidden / none)"
+    yield "step", f"{bounds} (roofline, comms hidden / expected rates, none hidden)"
     yield (
         "expected",
         f"{duration(step.expected)}{_spread(plan)}, MFU {percent(estimate.mfu)}"

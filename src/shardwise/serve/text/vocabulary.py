@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from shardwise.runtime.tokenizer import BYTES_OF_LETTERS
+
 REPLACEMENT = "\ufffd"  # what bytes are shown as that are no UTF-8
 SPACE = "\u2581"  # how SentencePiece writes a space
 BYTES = 256  # tokens of a vocabulary of bytes; the next one ends a document
@@ -85,16 +87,3 @@ class ByteVocabulary:
         if token < BYTES:
             return bytes([token])
         return b""
-
-
-def _bytes_of_letters() -> dict[str, int]:
-    """The alphabet in which byte-level tokens are written: each byte is one printable letter."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
-    table = {chr(byte): byte for byte in printable}
-    others = sorted(set(range(256)) - printable)
-    for place, byte in enumerate(others):
-        table[chr(256 + place)] = byte
-    return table
-
-
-BYTES_OF_LETTERS = _bytes_of_letters()
