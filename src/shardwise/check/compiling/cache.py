@@ -32,7 +32,10 @@ _PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda12-plugin"
 # Environment variables that change programs or compilers, by the beginnings of their names.
 _ENVIRONMENT = ("JAX_", "XLA_", "LIBTPU_")
 # Rooms above those that build programs. `check` is one, but for the part that compiles.
-_ROOMS_ABOVE = ("check", "train", "report", "book", "validate", "cli")
+_ROOMS_ABOVE = (
+    "check", "train", "serve", "measure", "profile", "compare", "report", "book", "validate", "ui",
+    "cli",
+)  # fmt: skip
 
 
 def key_of(parts: Iterable[str]) -> str:
