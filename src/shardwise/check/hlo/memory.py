@@ -36,8 +36,8 @@ class LiveArray:
         instruction: name of the instruction that produces it.
         op_name: the path of scopes under which the traced program created it.
         scope: the planned operation that produces it; "" if it belongs to none.
-        category: one of `CATEGORIES`. `activations` are saved by a loop over layers for the
-            backward pass; `gathered weights` are results of all-gathers of arguments.
+        category: one of `CATEGORIES`. `activations` are saved for the backward pass, which reads
+            them last; `gathered weights` are results of all-gathers of arguments.
     """
 
     bytes: int
@@ -214,6 +214,7 @@ class _Categories:
                     self.layer_dims.add(shape.dims[1:])
         self.trip_counts = {run_counts.by_computation[body] for body in loops}
         self.carry_elements = carry_elements(module)
+        self.schedules: dict[str, tuple[Instruction, ...]] = {}
 
     def op_name(self, computation: Computation, buffer: ArrayBuffer) -> str:
         """Op name of the array itself, not of a copy or of the loop carry that it is written to."""
@@ -242,7 +243,18 @@ class _Categories:
         is_stacked = len(dims) > 2 and buffer.shape.dims[0] in self.trip_counts
         if is_stacked and computation.name not in self.loops:
             return "activations"
-        return "logits" if operation in ("unembed", "loss") else "temporaries"
+        if operation in ("unembed", "loss"):
+            return "logits"
+        is_differentiated = phase == "forward" and "jvp(" in op_name
+        is_saved = is_differentiated and self._last_phase(computation, buffer) == "backward"
+        return "activations" if is_saved else "temporaries"
+
+    def _last_phase(self, computation: Computation, buffer: ArrayBuffer) -> str:
+        """The pass of the last instruction during which a buffer is live."""
+        instructions = self.schedules.setdefault(
+            computation.name, tuple(computation.instructions.values())
+        )
+        return scope(instructions[min(buffer.last, len(instructions) - 1)].op_name)[1]
 
     def _gathers(self, instruction: Instruction) -> bool:
         """Whether an instruction is an all-gather, or a fusion or start that contains one."""
