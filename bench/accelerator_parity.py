@@ -1,7 +1,9 @@
 """Stage `parity` of `bench/accelerator.py`: training steps in fp32 here and on this machine's CPU.
 
 Both sides compile the step of the same plan, at the highest precision of products. Their weights
-come from the same seed, and their tokens are the same.
+come from the same seed, and their tokens are the same. Attention over some of the keys, which rings
+of several chips take, is compared with attention by blocks on one device: no step of one device
+calls its kernel.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from accelerator_device import Device, Found
 from accelerator_train import Run
 
@@ -26,6 +30,9 @@ from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import cpu_devices, local_devices
+from shardwise.runtime.kernels import attention, blockwise
+from shardwise.runtime.layout.mesh import role_mesh
+from shardwise.strategy.mesh import Mesh
 
 SIDE_S = 300.0  # that the CPU may take
 SIZES = {
@@ -37,6 +44,7 @@ FIXED = {"n_microbatches": 1, "remat": "none"}
 # How far a number may be from the CPU's, over it. Sums in another order are 1e-7 of it; the update
 # of AdamW divides by small gradients, and carries more of it from step to step.
 MOST = {"losses": 1e-4, "norms": 1e-3}
+MOST_BF16 = 2e-2  # a few times the rounding of bf16, 2^-9 = 0.002
 
 
 def parity(device: Device) -> Found:
@@ -56,7 +64,40 @@ def parity(device: Device) -> Found:
                 f"{name} are apart by {apart[name]:.2g} of the CPU's, more than {most:g}: "
                 f"{here[name]} here, {there[name]} on the CPU"
             )
-    return {"steps": steps, "here": here, "cpu": there, "apart": apart, "most": MOST}
+    found: Found = {"steps": steps, "here": here, "cpu": there, "apart": apart, "most": MOST}
+    return {**found, "some_keys": some_keys(device.tiny)}
+
+
+def some_keys(tiny: bool) -> dict[str, float]:
+    """How far outputs and gradients of bf16 attention are from those by blocks in fp32.
+
+    Each is the largest difference over the largest number.
+
+    Raises:
+        ArithmeticError: one is farther than `MOST_BF16`.
+    """
+    platform = role_mesh(Mesh().sizes, np.array(jax.local_devices()[:1])).platform
+    n_tokens, width = (128, 32) if tiny else (2048, 128)
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, do = (jax.random.normal(key, (2, 8, n_tokens, width)) for key in keys[:2])
+    k, v = (jax.random.normal(key, (2, 4, n_tokens, width)) for key in keys[2:])
+    apart = {}
+    for causal in (True, False):
+        o, l = blockwise.forward(q * width**-0.5, k, v, causal=causal)
+        arrays = (q * width**-0.5, k, v, o, l, do)
+        wanted = (o, l, *blockwise.backward(*arrays, causal=causal))
+        in_bf16 = [x.astype(jnp.bfloat16) if x is not l else x for x in arrays]
+        outputs = attention.forward(*in_bf16[:3], platform=platform, causal=causal)
+        gradients = attention.backward(*in_bf16, platform=platform, causal=causal)
+        for name, here, there in zip(
+            ("o", "l", "dq", "dk", "dv"), (*outputs, *gradients), wanted, strict=True
+        ):
+            apart[f"{name}{' causal' if causal else ''}"] = float(
+                jnp.abs(here.astype(jnp.float32) - there).max() / jnp.abs(there).max()
+            )
+    if not max(apart.values()) <= MOST_BF16:
+        raise ArithmeticError(f"attention over some of the keys is off by {apart}")
+    return apart
 
 
 def with_fp32(system: System) -> System:
