@@ -13,12 +13,14 @@ ATTENTION = "attention"
 ELEMENTWISE = "elementwise"
 COPY = "copy"
 COMMUNICATION = "communication"
+WAIT = "wait"  # of a collective, for the devices that come to it later
+CALLBACK = "callback"  # Python that the program calls on the host
 LOOP = "loop"
 GAP = "gap"
 HOST = "host"
 
 WORK = (MATMUL, ATTENTION, ELEMENTWISE, COPY)  # of a device, which hides communication
-CATEGORIES = (*WORK, COMMUNICATION, LOOP, GAP, HOST)
+CATEGORIES = (*WORK, COMMUNICATION, WAIT, CALLBACK, LOOP, GAP, HOST)
 
 CONTROL = frozenset({"while", "conditional", "call"})
 PRODUCTS = frozenset({"dot", "convolution"})

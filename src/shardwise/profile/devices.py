@@ -44,6 +44,7 @@ class Event:
         asynchronous: whether it ran beside the operations of the device's main line.
         start_ns: on the clock of its host.
         flops, hbm_bytes: as the profiler of the device says; None if it does not.
+        waiting_ns: of a collective, from its start, until the last device has come to it.
     """
 
     name: str
@@ -57,6 +58,12 @@ class Event:
     end_ns: float
     flops: float | None = None
     hbm_bytes: float | None = None
+    waiting_ns: float = 0.0
+
+    @property
+    def transfer_ns(self) -> float:
+        """When it begins to do more than wait for other devices."""
+        return self.start_ns + self.waiting_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,8 +88,9 @@ class Profile:
         step_s: sum of the categories, and of the operations with the rows that are not any's.
         longest_step_s: of all steps and devices.
         compute_s: time in which the device does work, communication beside it or not.
-        communication_s: time in which a collective runs: `exposed_s` plus `hidden_s`.
+        communication_s: time in which a collective transfers: `exposed_s` plus `hidden_s`.
         exposed_s: the part of it without other work.
+        waiting_s: time in which devices do nothing but wait in collectives for other devices.
         idle_s: gaps in the program, and the host.
         operations_share: of the step, in operations of programs.
         named_share: of the step, in operations with name scopes of the model.
@@ -122,3 +123,4 @@ class Profile:
     chip: str = ""
     memory: MemoryPeak | None = None
     dtype: str = ""
+    waiting_s: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.profile.categories import (
     ATTENTION,
+    CALLBACK,
     COMMUNICATION,
     COPY,
     ELEMENTWISE,
@@ -14,6 +15,7 @@ from shardwise.profile.categories import (
     HOST,
     LOOP,
     MATMUL,
+    WAIT,
 )
 from shardwise.profile.costs import HBM
 from shardwise.profile.host import DISPATCH, LOADING
@@ -33,6 +35,8 @@ TITLES = {
     ELEMENTWISE: "elementwise, reductions",
     COPY: "copies, transposes",
     COMMUNICATION: "exposed communication",
+    WAIT: "waiting for other devices",
+    CALLBACK: "callbacks on the host",
     LOOP: "loops",
     GAP: "idle in the program",
     HOST: "idle between programs",
