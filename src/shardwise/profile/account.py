@@ -39,10 +39,11 @@ from shardwise.profile.device_account import (
 )
 from shardwise.profile.devices import Device, devices_of
 from shardwise.profile.files import open_trace, trace_files
+from shardwise.profile.host import COMPILATION
 from shardwise.profile.memory import memory_peak
 from shardwise.profile.plans import chip_of, plan_beside
 from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
-from shardwise.profile.steps import main_module, steps_of
+from shardwise.profile.steps import Window, find_steps
 from shardwise.profile.waiting import with_waiting
 
 ROUNDING = 1e-9  # of a sum of times, of which it is a share
@@ -85,22 +86,24 @@ def profile_devices(
     Raises:
         BadFile: no device has executed a program.
     """
-    module = program or main_module(devices)
+    found = find_steps(devices, program)
+    module = found.module
     plan = plan_beside(path)
     if chip is None and plan:
         chip = chip_of(plan)
-    active = [device for device in devices if steps_of(device, module)]
+    active = [d for d, windows in zip(devices, found.windows, strict=True) if windows]
+    steps = [windows for windows in found.windows if windows]
     if not active and program:
         names = sorted({run.module for device in devices for run in device.executions})
         raise BadFile(f"{program} did not run in the trace. Its programs: {', '.join(names)}.")
     if not active:
         raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')
-    hlo_module = _hlo_module(active[0], module)
+    hlo_module = _hlo_module(active[0], module, steps[0])
     if hlo_module is not None:
         active = with_waiting(active, collective_groups(hlo_module, len(active)))
     else:
         active = with_waiting(active, {})
-    accounts = [account_device(device, steps_of(device, module)) for device in active]
+    accounts = [account_device(d, windows) for d, windows in zip(active, steps, strict=True)]
     parts = _mean_of([account.parts for account in accounts])
     counts = _mean_of([account.counts for account in accounts])
     executed = {event.name for event, _ in accounts[0].runs if event.module == module}
@@ -121,6 +124,9 @@ def profile_devices(
         kind=active[0].kind,
         devices=len(active),
         module=module,
+        n_programs=found.n_programs,
+        most_frequent=found.most_frequent,
+        has_marked_steps=found.are_marked,
         steps=min(account.n_steps for account in accounts),
         step_s=step_s,
         longest_step_s=max(account.longest_s for account in accounts),
@@ -129,6 +135,7 @@ def profile_devices(
         exposed_s=exposed_s,
         hidden_s=communication_s - exposed_s,
         waiting_s=by_category[WAIT],
+        compiled_steps=_compiled_steps(active[0], steps[0]),
         idle_s=idle_s,
         operations_share=1 - (idle_s + by_category[LOOP]) / step_s,
         named_share=_mean([account.named_s for account in accounts]) / step_s,
@@ -140,14 +147,13 @@ def profile_devices(
         operations=_operation_times(parts, counts, work, traffic, step_s),
         plan=plan,
         chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
-        memory=_memory(active[0], module),
+        memory=_memory(active[0], module, steps[0]),
         dtype=_dtype(accounts[0], costs, module),
     )
 
 
-def _hlo_module(device: Device, module: str) -> Module | None:
+def _hlo_module(device: Device, module: str, steps: Sequence[Window]) -> Module | None:
     """The program of the steps as HLO; None if the trace does not hold it."""
-    steps = steps_of(device, module)
     start_ns, end_ns = steps[0][0], steps[-1][1]
     names = {
         event.name
@@ -156,6 +162,12 @@ def _hlo_module(device: Device, module: str) -> Module | None:
     }
     program = device.programs.executed(module, names)
     return program_module(program) if program is not None else None
+
+
+def _compiled_steps(device: Device, steps: Sequence[Window]) -> int:
+    """The number of steps in which the host of a device compiled a program."""
+    starts = [span.start_ns for span in device.host if span.kind == COMPILATION]
+    return sum(any(start_ns <= start < end_ns for start in starts) for start_ns, end_ns in steps)
 
 
 def _mean_of(sums: Sequence[Mapping[Key, float]]) -> dict[Key, float]:
@@ -209,14 +221,14 @@ def _dtype(account: DeviceAccount, costs: Mapping[str, Cost], module: str) -> st
     return max(flops, key=lambda dtype: flops[dtype], default="")
 
 
-def _memory(device: Device, module: str) -> MemoryPeak | None:
+def _memory(device: Device, module: str, steps: Sequence[Window]) -> MemoryPeak | None:
     """The peak of memory, and when in the first step it is."""
     names = {event.name for event in device.events if event.module == module}
     program = device.programs.executed(module, names)
     peak = memory_peak(program) if program is not None else None
     if peak is None:
         return None
-    start_ns, end_ns = steps_of(device, module)[0]
+    start_ns, end_ns = steps[0]
     for event in device.events:
         if event.name == peak.instruction and event.start_ns >= start_ns:
             return replace(peak, at_share=(event.start_ns - start_ns) / (end_ns - start_ns))

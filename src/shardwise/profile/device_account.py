@@ -117,7 +117,7 @@ def _event_spans(event: Event) -> Iterator[Span[tuple[Key, bool]]]:
     level = LEVELS[event.category]
     if event.asynchronous and event.category == COPY:
         level = BESIDE
-    is_named = bool(event.operation[0]) and event.category != LOOP
+    is_named = event.is_named and event.category != LOOP
     if event.waiting_ns:
         wait = (_wait_key(event), is_named)
         yield Span(event.start_ns, event.transfer_ns, LEVELS[WAIT], wait)

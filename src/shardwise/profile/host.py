@@ -15,6 +15,7 @@ from typing import Any
 COMPILATION = "compilation"
 DISPATCH = "dispatch"
 LOADING = "loading"
+STEP_NUMBER = "step_num"  # of a StepTraceAnnotation
 HOST_PLANE = "/host:CPU"
 # Annotations of datasets (grain's `SourceMapDataset.__getitem__`, tf.data's `Iterator::Map`), and
 # copies of their batches to devices.
@@ -36,6 +37,18 @@ class HostSpan:
 def host_spans(plane: Any) -> tuple[HostSpan, ...]:
     """What a host's plane says of compilation, dispatch and loading, in order of its start."""
     return tuple(sorted(_spans(plane), key=lambda span: span.start_ns))
+
+
+def step_marks(plane: Any) -> tuple[float, ...]:
+    """The times at which the steps of `jax.profiler.StepTraceAnnotation` begin."""
+    return tuple(
+        sorted(
+            raw.start_ns
+            for line in plane.lines
+            for raw in line.events
+            if any(name == STEP_NUMBER for name, _ in raw.stats)
+        )
+    )
 
 
 def _spans(plane: Any) -> Iterator[HostSpan]:

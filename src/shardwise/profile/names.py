@@ -4,6 +4,9 @@ Programs of this package have the names of plans (`attn.q`, `mlp.up`). Of others
 scopes is kept, without what JAX adds to it:
 
     jit(step)/transpose(jvp(Model))/while/body/layer/mlp/dot_general      Model/layer/mlp
+
+An operation outside all scopes has the name of its primitive, with its line in the source if the
+program has it; the arrays that a loop over layers stacks have one of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 
 from shardwise.check.hlo.scopes import scope
 
+BACKWARD = "backward"
 SHOWN = 2  # names that are shown of combined operations
 _PROGRAM = re.compile(r"p?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"(?:jvp|transpose|vmap|remat|checkpoint)\(([^()]*)\)")
@@ -25,14 +29,57 @@ _MADE_BY_JAX = frozenset(
 )  # fmt: skip
 
 
+# What a scan writes at the end of each turn: what the backward pass needs of it, or its results.
+_STACKED = re.compile(r"while/body/(?:closed_call/)?(?:jit\(\w+\)/)?dynamic_update_slice$")
+SAVED = "saved activations"
+STACKED_GRADIENTS = "stacked gradients"
+_MADE_BY_COMPILER = re.compile(r"\.\d+$|\)$")  # ends of parts that are no primitives
+
+
 def model_operation(op_name: str) -> tuple[str, str]:
     """The operation of the model and its pass: `("mlp.up", "backward")`; "" without a name scope.
 
     Args:
         op_name: the path of name scopes under which JAX traced an operation.
     """
+    outer, parts = _combined(op_name)
+    if parts:
+        found = [model_operation(outer + part) for part in parts]
+        names = dict.fromkeys(name for name, _ in found if name)
+        phases = {phase for _, phase in found}
+        return "+".join(names), BACKWARD if BACKWARD in phases else found[0][1]
     name, phase = scope(op_name)
     return name or _scopes(op_name), phase
+
+
+def primitive(op_name: str) -> str:
+    """What an operation outside all name scopes is; empty if JAX has not traced it.
+
+    >>> primitive("jit(step)/jvp()/dot_general"), primitive("jit(step)/broadcast.3")
+    ('dot_general', '')
+    """
+    _, slash, last = op_name.rpartition("/")
+    if not slash or last in _MADE_BY_JAX or _MADE_BY_COMPILER.search(last):
+        return ""
+    return last
+
+
+def stacked(op_name: str) -> str:
+    """The name of the arrays that a loop over layers stacks, where an operation writes them.
+
+    >>> stacked("jit(step)/jvp()/while/body/dynamic_update_slice")
+    'saved activations'
+    """
+    if not _STACKED.search(op_name):
+        return ""
+    if "transpose(" in op_name:
+        return STACKED_GRADIENTS
+    return SAVED if "jvp(" in op_name else ""
+
+
+def has_name(op_name: str) -> bool:
+    """Whether an operation has a name of its own, which others may take from it."""
+    return bool(model_operation(op_name)[0] or primitive(op_name))
 
 
 def short_name(name: str) -> str:
@@ -45,6 +92,28 @@ def short_name(name: str) -> str:
     if len(others) < SHOWN:
         return name
     return f"{first} and {len(others)} more"
+
+
+def _combined(op_name: str) -> tuple[str, list[str]]:
+    """The path before the operations that a compiler has combined, and theirs; else no parts.
+
+    They are written `outer/(transpose(jvp(a))/dot_general:transpose(jvp(b))/dot_general)`.
+    """
+    start = 0 if op_name.startswith("(") else op_name.find("/(") + 1
+    if not start and not op_name.startswith("("):
+        return op_name, []
+    depth = 0
+    parts = [""]
+    for letter in op_name[start:]:
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            break
+        if letter == ":" and depth == 1:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    parts[0] = parts[0].removeprefix("(")
+    return op_name[:start], parts if len(parts) > 1 else []
 
 
 def _scopes(op_name: str) -> str:
