@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.check.hlo.scopes import model_operation
 from shardwise.profile.categories import category
 from shardwise.profile.files import TraceFile
 from shardwise.profile.host import HOST_PLANE, HostSpan, host_spans, step_marks
-from shardwise.profile.names import model_operation
 from shardwise.profile.programs import Programs, programs
 
 ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):\d+$")

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from shardwise.check.hlo.scopes import model_operation
 from shardwise.profile.loop_arrays import loop_arrays
 from shardwise.profile.messages import message_types
-from shardwise.profile.names import has_name, model_operation, primitive, stacked
+from shardwise.profile.names import has_name, primitive, stacked
 from shardwise.profile.neighbours import neighbours
 
 PLANE = "/host:metadata"

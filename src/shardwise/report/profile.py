@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
+from shardwise.check.hlo.scopes import BACKWARD
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.categories import (
     ATTENTION,
@@ -20,7 +21,6 @@ from shardwise.profile.categories import (
 )
 from shardwise.profile.costs import HBM
 from shardwise.profile.host import COMPILATION, DISPATCH, LOADING
-from shardwise.profile.names import BACKWARD
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
 from shardwise.report.words import compiled_steps, counted, percent
