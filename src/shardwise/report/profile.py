@@ -10,6 +10,7 @@ from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.categories import (
     ATTENTION,
     CALLBACK,
+    CATEGORIES,
     COMMUNICATION,
     COPY,
     ELEMENTWISE,
@@ -86,7 +87,8 @@ def short(profile: Profile) -> Iterator[Block]:
 
 def _headline(profile: Profile) -> str:
     """The step; first the host if it holds the devices longer than any work of theirs."""
-    shares = {part.category: part.share for part in profile.categories}
+    shares = dict.fromkeys(CATEGORIES, 0.0)
+    shares |= {part.category: part.share for part in profile.categories}
     largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
     lost = {name: shares[name] for name in (COMMUNICATION, WAIT, CALLBACK, HOST, GAP, LOOP)}
     parts = []
