@@ -86,13 +86,13 @@ def profile_devices(
     Raises:
         BadFile: no device has executed a program.
     """
-    found = find_steps(devices, program)
-    module = found.module
+    trace_steps = find_steps(devices, program)
+    module = trace_steps.module
     plan = plan_beside(path)
     if chip is None and plan:
         chip = chip_of(plan)
-    active = [d for d, windows in zip(devices, found.windows, strict=True) if windows]
-    steps = [windows for windows in found.windows if windows]
+    active = [d for d, windows in zip(devices, trace_steps.windows, strict=True) if windows]
+    steps = [windows for windows in trace_steps.windows if windows]
     if not active and program:
         names = sorted({run.module for device in devices for run in device.executions})
         raise BadFile(f"{program} did not run in the trace. Its programs: {', '.join(names)}.")
@@ -124,9 +124,9 @@ def profile_devices(
         kind=active[0].kind,
         devices=len(active),
         module=module,
-        n_programs=found.n_programs,
-        most_frequent=found.most_frequent,
-        has_marked_steps=found.are_marked,
+        n_programs=trace_steps.n_programs,
+        most_frequent=trace_steps.most_frequent,
+        has_marked_steps=trace_steps.are_marked,
         steps=min(account.n_steps for account in accounts),
         step_s=step_s,
         longest_step_s=max(account.longest_s for account in accounts),

@@ -25,7 +25,7 @@ def loop_arrays(
         names: id of an instruction of the loops' bodies -> its op_name.
     """
     by_id = {instruction.id: instruction for instruction in computation.instructions}
-    found: dict[int, str] = {}
+    op_names: dict[int, str] = {}
     for loop in computation.instructions:
         if loop.opcode != LOOP:
             continue
@@ -34,12 +34,12 @@ def loop_arrays(
         if before is not None and before.opcode == TUPLE:
             for index, operand in enumerate(before.operand_ids):
                 if index in written and operand in by_id:
-                    found[operand] = written[index]
+                    op_names[operand] = written[index]
         for after in computation.instructions:
             is_result = after.opcode == ELEMENT and loop.id in after.operand_ids
             if is_result and after.tuple_index in written:
-                found[after.id] = written[after.tuple_index]
-    return found
+                op_names[after.id] = written[after.tuple_index]
+    return op_names
 
 
 def _written(

@@ -54,9 +54,9 @@ class ProgramOperation:
     def operation(self) -> tuple[str, str]:
         """The operation of the model that it belongs to, "" if there is none; and its pass."""
         name, phase = model_operation(self.op_name)
-        own = stacked(self.op_name) or name or self._primitive
-        if own or self.neighbour is None:
-            return own, phase
+        name = stacked(self.op_name) or name or self._primitive
+        if name or self.neighbour is None:
+            return name, phase
         near, near_phase = self.neighbour.operation
         return near, phase if "jvp(" in self.op_name else near_phase
 
@@ -168,24 +168,26 @@ def parse_program(content: bytes) -> Program:
     operations: dict[str, ProgramOperation] = {}
     near_call: dict[int, ProgramOperation | None] = {}  # computation -> that of its call
     for computation in reversed(module.computations):  # callers first
-        own = {instruction.id: names[instruction.id] for instruction in computation.instructions}
+        op_names = {
+            instruction.id: names[instruction.id] for instruction in computation.instructions
+        }
         for number, op_name in loop_arrays(computation, computations, names).items():
-            if not has_name(own[number]):
-                own[number] = op_name
-        near = neighbours(computation.instructions, own)
+            if not has_name(op_names[number]):
+                op_names[number] = op_name
+        near = neighbours(computation.instructions, op_names)
         readers = _readers(computation.instructions)
-        made = {
+        nodes = {
             instruction.id: _operation(
-                instruction, inside[instruction.id], own[instruction.id], sources
+                instruction, inside[instruction.id], op_names[instruction.id], sources
             )
             for instruction in computation.instructions
         }
         for instruction in computation.instructions:
             nearest = near.get(instruction.id)
-            neighbour = near_call.get(computation.id) if nearest is None else made[nearest]
+            neighbour = near_call.get(computation.id) if nearest is None else nodes[nearest]
             near_call |= dict.fromkeys(instruction.called, neighbour)
             operations[instruction.name] = replace(
-                made[instruction.id],
+                nodes[instruction.id],
                 neighbour=neighbour,
                 readers=tuple(readers[instruction.id]),
             )
@@ -212,7 +214,9 @@ def _operation(
 def _source_lines(module: Any) -> dict[int, str]:
     """Number of a stack frame -> its innermost file and line, `train.py:31`."""
     files = [PurePath(name).name for name in module.sources.file_names]
-    lines = [f"{files[at.file_name_id - 1]}:{at.line}" for at in module.sources.file_locations]
+    lines = [
+        f"{files[place.file_name_id - 1]}:{place.line}" for place in module.sources.file_locations
+    ]
     return {
         number: lines[frame.file_location_id - 1]
         for number, frame in enumerate(module.sources.stack_frames, 1)

@@ -54,13 +54,13 @@ def _runs(devices: Sequence[Device]) -> Iterator[tuple[str, list[Place]]]:
     runs: dict[tuple[str, int | None, str, int], list[Place]] = defaultdict(list)
     totals: dict[tuple[str, int | None, str], set[int]] = defaultdict(set)
     for number, device in enumerate(devices):
-        seen: Counter[tuple[str, int | None, str]] = Counter()
+        turns: Counter[tuple[str, int | None, str]] = Counter()
         for index, event in enumerate(device.events):
             if event.category == COMMUNICATION:
                 key = (event.module, event.run, event.name)
-                runs[*key, seen[key]].append((number, index))
-                seen[key] += 1
-        for key, count in seen.items():
+                runs[*key, turns[key]].append((number, index))
+                turns[key] += 1
+        for key, count in turns.items():
             totals[key].add(count)
     for (module, run, name, _), places in runs.items():
         if len(totals[module, run, name]) == 1:

@@ -61,10 +61,10 @@ def model_operation(op_name: str) -> tuple[str, str]:
     """
     outer, parts = _combined(op_name)
     if parts:
-        found = [model_operation(outer + part) for part in parts]
-        names = dict.fromkeys(name for name, _ in found if name)
-        phases = {phase for _, phase in found}
-        return "+".join(names), BACKWARD if BACKWARD in phases else found[0][1]
+        operations = [model_operation(outer + part) for part in parts]
+        names = dict.fromkeys(name for name, _ in operations if name)
+        phases = {phase for _, phase in operations}
+        return "+".join(names), BACKWARD if BACKWARD in phases else operations[0][1]
     name, phase = scope(op_name)
     return name or _scopes(op_name), phase
 
