@@ -11,8 +11,11 @@ import re
 from shardwise.check.hlo.scopes import MADE_BY_JAX, model_operation
 
 SHOWN = 2  # names that are shown of combined operations
-# What a scan writes at the end of each turn: what the backward pass needs of it, or its results.
-_STACKED = re.compile(r"while/body/(?:closed_call/)?(?:jit\(\w+\)/)?dynamic_update_slice$")
+# A scan reads its arrays by slices, and writes at the end of each turn what the backward pass needs
+# of it, or its results.
+_TURN = r"while/body/(?:closed_call/)?(?:jit\(\w+\)/)?"
+_SLICED = re.compile(rf"{_TURN}dynamic_slice$")
+_STACKED = re.compile(rf"{_TURN}dynamic_update_slice$")
 SAVED = "saved activations"
 STACKED_GRADIENTS = "stacked gradients"
 _MADE_BY_COMPILER = re.compile(r"\.\d+$|\)$")  # ends of parts that are no primitives
@@ -25,9 +28,14 @@ def primitive(op_name: str) -> str:
     ('dot_general', '')
     """
     _, slash, last = op_name.rpartition("/")
-    if not slash or last in MADE_BY_JAX or _MADE_BY_COMPILER.search(last):
+    if not slash or last in MADE_BY_JAX or _MADE_BY_COMPILER.search(last) or is_slice(op_name):
         return ""
     return last
+
+
+def is_slice(op_name: str) -> bool:
+    """Whether an operation reads what a scan gives to a turn, and so belongs to its reader."""
+    return bool(_SLICED.search(op_name))
 
 
 def stacked(op_name: str) -> str:

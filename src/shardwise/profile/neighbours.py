@@ -1,8 +1,9 @@
 """The operations to which those that JAX has not traced belong: copies of the compiler, say.
 
 Such an operation belongs to the nearest one that computes what it reads. If none of these has a
-name, as with a copy of a weight, it belongs to the nearest that reads its result. Loops are not
-passed: what goes into one and what comes out have nothing else in common.
+name, as with a copy of a weight, it belongs to the nearest that reads its result; the slice of a
+scan's turn always does. Loops are not passed: what goes into one and what comes out have nothing
+else in common.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwise.profile.names import has_name
+from shardwise.profile.names import has_name, is_slice
 
 MAX_VISITED = 50  # operations between it and the nearest one
 NO_WORK = ("parameter", "constant")
@@ -37,18 +38,20 @@ def neighbours(instructions: Sequence[Any], names: Mapping[int, str]) -> dict[in
     loops = {number for number in by_id if by_id[number].opcode == LOOP}
 
     def operands(number: int) -> Sequence[int]:
-        return by_id[number].operand_ids if number in by_id.keys() - loops else ()
+        return by_id[number].operand_ids if number in by_id and number not in loops else ()
 
     def readers(number: int) -> Sequence[int]:
         return users[number] if number not in loops else ()
 
-    found = {}
+    near = {}
     for number in by_id.keys() - named:
-        read = _nearest(number, operands, named)
-        nearest = read or _nearest(number, readers, named)
-        if nearest is not None:
-            found[number] = nearest
-    return found
+        directions = (readers, operands) if is_slice(names[number]) else (operands, readers)
+        for direction in directions:
+            nearest = _nearest(number, direction, named)
+            if nearest is not None:
+                near[number] = nearest
+                break
+    return near
 
 
 def _nearest(start: int, step: Callable[[int], Sequence[int]], named: set[int]) -> int | None:

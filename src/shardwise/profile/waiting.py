@@ -37,7 +37,9 @@ def with_waiting(devices: Sequence[Device], groups: Groups) -> list[Device]:
         replace(
             device,
             events=tuple(
-                replace(event, waiting_ns=waiting.get((number, index), 0.0))
+                replace(event, waiting_ns=waiting[number, index])
+                if (number, index) in waiting
+                else event
                 for index, event in enumerate(device.events)
             ),
         )

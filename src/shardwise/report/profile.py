@@ -31,6 +31,7 @@ LEAST_SHARE = 5e-4  # of exposed communication, in the first line
 LEAST_WAIT = 0.01  # share of waiting for other devices, in the first line
 N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
+N_CATEGORIES = 6  # beyond which each takes the place of an operation on the screen
 NAME_WIDTH = 34  # characters
 NAME_BESIDE_RATE = 22
 NAME_BESIDE_ROOF = 20
@@ -60,9 +61,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     yield labelled(_about(profile))
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
-    yield _operation_table(operations[:N_OPERATIONS])
+    n_categories = sum(part.seconds > 0 for part in profile.categories)
+    operations = operations[: N_OPERATIONS - max(0, n_categories - N_CATEGORIES)]
+    yield _operation_table(operations)
     if profile.chip:
-        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations[:N_OPERATIONS])
+        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations)
         caches = ". Above 100 %: arrays in caches, or a faster moment than its measurement" * above
         yield quiet(
             f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds{caches}"

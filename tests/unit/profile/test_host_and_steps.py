@@ -66,7 +66,6 @@ def test_a_step_that_is_compiled_each_time(tmp_path: Path) -> None:
     changing(same)
     clean = recorded(tmp_path / "b", lambda _: changing(same))
     assert clean.compiled_steps == 0
-    assert "most by compilation in 4 of 4 steps (do shapes change?), " in headline(clean, broken)
 
 
 def test_tracing_before_a_compilation_is_part_of_it() -> None:
