@@ -1,13 +1,13 @@
 """Waiting in collectives: each begins when its device comes to it, and sends when all have come.
 
 The device that comes last does not wait, so the shortest of the times that the devices of a group
-spend in one run of a collective is that of the transfer, and the rest of each other is waiting. No
-clock is compared, so the devices may be those of several hosts.
+spend in one run of a collective is that of the transfer, and the rest of each other is waiting.
+Runs are counted rather than timed where they can be, so devices may be those of several hosts.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,19 +26,18 @@ def with_waiting(devices: Sequence[Device], groups: Groups) -> list[Device]:
         groups: of those collectives that do not join all devices.
     """
     waiting: dict[Place, float] = {}
-    for name, places in _runs(devices):
-        for group in _members(places, groups.get(name, ())):
-            durations = {place: _duration(devices, place) for place in group}
-            transfer = min(durations.values())
-            waiting |= {place: duration - transfer for place, duration in durations.items()}
-    if not waiting:
-        return list(devices)
+    for name, places in _collectives(devices):
+        for group in groups.get(name) or [range(len(devices))]:
+            for run in _runs([place for place in places if place[0] in group], devices):
+                durations = {place: _duration(devices, place) for place in run}
+                transfer = min(durations.values())
+                waiting |= {place: duration - transfer for place, duration in durations.items()}
     return [
         replace(
             device,
             events=tuple(
                 replace(event, waiting_ns=waiting[number, index])
-                if (number, index) in waiting
+                if waiting.get((number, index))
                 else event
                 for index, event in enumerate(device.events)
             ),
@@ -47,38 +46,49 @@ def with_waiting(devices: Sequence[Device], groups: Groups) -> list[Device]:
     ]
 
 
-def _runs(devices: Sequence[Device]) -> Iterator[tuple[str, list[Place]]]:
-    """The runs of collectives: the name, and the event of each device.
+def _collectives(devices: Sequence[Device]) -> Iterator[tuple[str, list[Place]]]:
+    """The name of each collective, and its events in one execution of its program.
 
-    Runs are told apart by the number of the execution and by how often the collective ran in it;
-    where executions have no numbers, only if all devices ran it equally often.
+    Where the trace does not number executions, they are those of all.
     """
-    runs: dict[tuple[str, int | None, str, int], list[Place]] = defaultdict(list)
-    totals: dict[tuple[str, int | None, str], set[int]] = defaultdict(set)
+    places: dict[tuple[str, int | None, str], list[Place]] = defaultdict(list)
     for number, device in enumerate(devices):
-        turns: Counter[tuple[str, int | None, str]] = Counter()
         for index, event in enumerate(device.events):
             if event.category == COMMUNICATION:
-                key = (event.module, event.run, event.name)
-                runs[*key, turns[key]].append((number, index))
-                turns[key] += 1
-        for key, count in turns.items():
-            totals[key].add(count)
-    for (module, run, name, _), places in runs.items():
-        if len(totals[module, run, name]) == 1:
-            yield name, places
+                places[event.module, event.run, event.name].append((number, index))
+    for (_, _, name), of_name in places.items():
+        yield name, of_name
 
 
-def _members(places: list[Place], groups: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
-    """The events of each group of devices."""
-    if not groups:
-        yield places
+def _runs(places: Sequence[Place], devices: Sequence[Device]) -> Iterator[Sequence[Place]]:
+    """The events of a collective by its runs, one of each device.
+
+    Devices that ran it equally often had the same runs; a trace may lack some of others, whose
+    events belong together if they overlap in time.
+    """
+    by_device: dict[int, list[Place]] = defaultdict(list)
+    for place in places:
+        by_device[place[0]].append(place)
+    if len({len(turns) for turns in by_device.values()}) == 1:
+        yield from zip(*by_device.values(), strict=True)
         return
-    for group in groups:
-        if members := [place for place in places if place[0] in group]:
-            yield members
+    run: dict[int, Place] = {}
+    first_end = 0.0
+    for place in sorted(places, key=lambda place: _event(devices, place).start_ns):
+        event = _event(devices, place)
+        if run and (place[0] in run or event.start_ns >= first_end):
+            yield list(run.values())
+            run = {}
+        first_end = min(first_end, event.end_ns) if run else event.end_ns
+        run[place[0]] = place
+    if run:
+        yield list(run.values())
+
+
+def _event(devices: Sequence[Device], place: Place) -> Event:
+    return devices[place[0]].events[place[1]]
 
 
 def _duration(devices: Sequence[Device], place: Place) -> float:
-    event: Event = devices[place[0]].events[place[1]]
+    event = _event(devices, place)
     return event.end_ns - event.start_ns
