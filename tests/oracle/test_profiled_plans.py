@@ -62,7 +62,10 @@ def test_a_plan_is_run_and_accounted(
     for parts in (profile.categories, profile.operations):
         assert sum(part.seconds for part in parts) == pytest.approx(profile.step_s)
     idle = profile.idle_s / profile.step_s
-    assert profile.named_share + idle >= 0.95
+    # By the operations of the plan, or by a line of the source; the rest has compilers' names.
+    known = sum(part.share for part in profile.operations if part.phase or part.name == "loop")
+    assert known + idle >= 0.95
+    assert profile.named_share + idle >= 0.75
     assert profile.memory is not None
     assert profile.chip == "host"
     assert any(part.roof for part in profile.operations)

@@ -19,6 +19,8 @@ from shardwise.compare.planned import PlannedStep
 from shardwise.compare.result import Cause
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
+from shardwise.profile.categories import MATMUL
+from shardwise.profile.host import COMPILATION as COMPILING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 
 SLOWER = "slower"  # FLOP/s planned and measured; without FLOPs, seconds
@@ -29,6 +31,10 @@ WEIGHTS_GATHERED = "weights gathered"  # seconds of a decoding pass
 EXPOSED = "exposed"  # seconds of communication that is exposed
 SLOWER_NETWORK = "slower network"  # seconds of all communication
 HOST_BOUND = "host-bound"  # seconds; its name is what the host does: loading, dispatch, or neither
+COMPILATION = "compilation"  # steps of the trace, and those in which a program is compiled
+DEVICES_WAIT = "devices wait"  # seconds in which devices wait for each other in collectives
+CALLBACKS = "host callbacks"  # seconds
+OTHER_FLOPS = "other FLOPs"  # FLOPs of the products of a device
 IDLE = "idle"  # seconds
 COPIES = "copies"  # seconds
 LOOPS = "loops"  # seconds
@@ -42,10 +48,12 @@ COMPILED_SLOWER = "compiled slower"  # seconds at peak rates
 
 KINDS = (
     SLOWER, RECOMPUTED, NOT_RECOMPUTED, UNPLANNED_COLLECTIVE, WEIGHTS_GATHERED, EXPOSED,
-    SLOWER_NETWORK, HOST_BOUND, IDLE, COPIES, LOOPS, UNNAMED, SHORT_OPERATIONS, SMALL_BATCH,
+    SLOWER_NETWORK, HOST_BOUND, COMPILATION, DEVICES_WAIT, CALLBACKS, OTHER_FLOPS, IDLE,
+    COPIES, LOOPS, UNNAMED, SHORT_OPERATIONS, SMALL_BATCH,
     VOCABULARY, MEMORY, TRAFFIC, COMPILED_SLOWER,
 )  # fmt: skip
 
+OTHER_PROGRAM = 2.0  # ratio of FLOPs beyond which a trace may be of another program
 LAUNCH_S = 20e-6  # operations shorter than this are mostly launches
 DISPATCH_S = 2e-3  # the host takes less to start a program whose inputs are there
 MOST = 0.5  # share of a gap that explains it
@@ -62,13 +70,18 @@ LANES = 128  # the vocabulary of a chip should be a multiple of it: lanes of a T
 WORSE_HEAD = 1.25  # ratio of the head's slowdown to that of other matmuls that has a cause
 _OUTSIDE = {
     groups.BETWEEN: HOST_BOUND,
+    groups.WAITING: DEVICES_WAIT,
+    groups.CALLBACKS: CALLBACKS,
     groups.IDLE: IDLE,
     groups.COPIES: COPIES,
     groups.LOOPS: LOOPS,
     groups.OTHER_MATMULS: UNNAMED,
 }
 
-_NAMED = (groups.COPIES, groups.OTHER_MATMULS, groups.BETWEEN)  # by their largest part
+# By their largest part.
+_NAMED = (
+    groups.COPIES, groups.OTHER_MATMULS, groups.BETWEEN, groups.WAITING, groups.CALLBACKS,
+)  # fmt: skip
 
 
 class Pair(TypedDict):
@@ -98,6 +111,9 @@ def gap_cause(
         return Cause(kind=IDLE, seconds=gap_s, group=group, **pair)
     if group in _OUTSIDE:
         name = measured.largest.name if group in _NAMED else ""
+        if group == groups.BETWEEN and name == COMPILING:
+            pair = {"planned": profile.steps, "measured": profile.compiled_steps}
+            return Cause(kind=COMPILATION, seconds=gap_s, group=group, **pair)
         return Cause(kind=_OUTSIDE[group], seconds=gap_s, group=group, name=name, **pair)
     if group.endswith(groups.COMMUNICATION_GROUP):
         return _communication_cause(group, planned, gap_s, measured, profile, plan)
@@ -249,6 +265,24 @@ def profile_causes(profile: Profile) -> Iterator[Cause]:
             planned=LAUNCH_S,
             measured=work_s / n_operations,
         )
+
+
+def other_flops(planned: PlannedStep, profile: Profile) -> Cause | None:
+    """That the products of a trace are not those of the plan, by their FLOPs; else None.
+
+    Nothing is said where the trace does not know the FLOPs of all products.
+    """
+    products = [op.flops for op in profile.operations if op.category == MATMUL]
+    known = [flops for flops in products if flops is not None]
+    if not known or len(known) < len(products):
+        return None
+    pair: Pair = {
+        "planned": sum(planned.flops.get(group, 0.0) for group in groups.MATMUL_GROUPS),
+        "measured": sum(known),
+    }
+    if pair["planned"] <= OTHER_PROGRAM * pair["measured"] <= OTHER_PROGRAM**2 * pair["planned"]:
+        return None
+    return Cause(kind=OTHER_FLOPS, seconds=0.0, **pair)
 
 
 def remat_causes(

@@ -6,12 +6,14 @@ from shardwise.check.causes import planned_part
 from shardwise.check.comparison import ATTENTION as ATTENTION_CORE
 from shardwise.profile.categories import (
     ATTENTION,
+    CALLBACK,
     COMMUNICATION,
     COPY,
     GAP,
     HOST,
     LOOP,
     MATMUL,
+    WAIT,
 )
 
 ATTENTION_GROUP = "attention"
@@ -27,17 +29,27 @@ COPIES = "copies, transposes"
 LOOPS = "loops"
 IDLE = "idle in the program"
 BETWEEN = "idle between programs"
+WAITING = "waiting for devices"
+CALLBACKS = "callbacks on the host"
 OTHER_MATMULS = "matmuls not in the plan"
 COMMUNICATION_GROUP = "communication"
 MATMULS = "matmuls"  # of a serving plan, which prices them together
 STEP = "step"
 
-OUTSIDE_PLAN = (OTHER_MATMULS, COPIES, LOOPS, IDLE, BETWEEN)
+OUTSIDE_PLAN = (OTHER_MATMULS, COPIES, WAITING, CALLBACKS, LOOPS, IDLE, BETWEEN)
 MATMUL_GROUPS = (MATMULS, PROJECTIONS, MLP, EXPERTS, MAMBA, ENDS)
 
 _BLOCKS = {"attn": PROJECTIONS, "mlp": MLP, "moe": EXPERTS, "mamba": MAMBA}
 _ENDS = ("embed", "unembed", "loss")
-_CATEGORIES = {COPY: COPIES, LOOP: LOOPS, GAP: IDLE, HOST: BETWEEN, COMMUNICATION: ""}
+_CATEGORIES = {
+    COPY: COPIES,
+    WAIT: WAITING,
+    CALLBACK: CALLBACKS,
+    LOOP: LOOPS,
+    GAP: IDLE,
+    HOST: BETWEEN,
+    COMMUNICATION: "",
+}
 
 
 def planned_group(name: str) -> str:

@@ -15,6 +15,7 @@ from shardwise.compare.groups import (
 )
 from shardwise.compare.planned import PlannedStep
 from shardwise.compare.result import MeasuredSteps
+from shardwise.errors import BadInput
 from shardwise.profile.categories import MATMUL
 from shardwise.profile.result import OperationTime, Profile
 from shardwise.train.metrics import StepRecord
@@ -88,6 +89,16 @@ def joined_communication(seconds: Mapping[str, float], roles: Sequence[str]) -> 
     total = sum(joined.pop(communication_group(role), 0.0) for role in roles)
     joined[COMMUNICATION_GROUP] = total
     return joined
+
+
+def require_steps(profile: Profile) -> None:
+    """Refuse a trace of which only the whole is known."""
+    if not profile.has_steps:
+        raise BadInput(
+            f"{profile.trace} has no step to compare: {profile.n_programs:,} programs run, most "
+            f"often {profile.most_frequent}, and none takes half of the time. Is the step jitted? "
+            "jax.profiler.StepTraceAnnotation marks steps of several programs.",
+        )
 
 
 def steps_of_profile(profile: Profile) -> MeasuredSteps:

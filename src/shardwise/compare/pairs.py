@@ -8,15 +8,22 @@ from dataclasses import dataclass, field
 from shardwise.compare import groups
 from shardwise.compare.causes import plan_causes
 from shardwise.compare.inputs import RunLog
-from shardwise.compare.measured import measured_groups, steps_of_profile, steps_of_run
+from shardwise.compare.measured import (
+    measured_groups,
+    require_steps,
+    steps_of_profile,
+    steps_of_run,
+)
 from shardwise.compare.planned import PlannedStep, planned_step
 from shardwise.compare.result import Cause, MeasuredSteps, PairComparison, PairRow, Setting
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import LAYOUT_FIELDS, Plan
+from shardwise.profile import categories
 from shardwise.profile.categories import COMMUNICATION
-from shardwise.profile.result import Profile
+from shardwise.profile.host import COMPILATION
+from shardwise.profile.result import OperationTime, Profile
 
 # Of an operation in the faster trace and in the slower one:
 NEW_COLLECTIVE = "new collective"  # seconds
@@ -109,7 +116,13 @@ def compare_runs(first: RunLog, second: RunLog) -> PairComparison:
 
 
 def compare_traces(first: Profile, second: Profile) -> PairComparison:
-    """Two traces: groups, and the operations that grew most."""
+    """Two traces: groups, and the operations that grew most.
+
+    Raises:
+        BadInput: one is no trace of steps.
+    """
+    for profile in (first, second):
+        require_steps(profile)
     steps = (steps_of_profile(first), steps_of_profile(second))
     seconds = [
         {_group_name(name): part.seconds for name, part in measured_groups(profile, None).items()}
@@ -314,13 +327,30 @@ def _operations(profile: Profile) -> dict[str, OperationSum]:
         is_collective = operation.category == COMMUNICATION
         if is_collective and "+" in name:
             name = "combined"
-        name = " ".join(dict.fromkeys(filter(None, (name, operation.phase, operation.category))))
+        name = _name(name, operation, profile)
         part = sums.setdefault(name, OperationSum(is_collective=is_collective))
         part.seconds += operation.seconds
         part.flops += operation.flops or 0.0
         for kind, n_bytes in operation.collectives.items():
             part.traffic[kind] = part.traffic.get(kind, 0.0) + n_bytes
     return sums
+
+
+def _name(name: str, operation: OperationTime, profile: Profile) -> str:
+    """What an operation is called: `mlp.up forward matmul`, or what is waited for."""
+    what = " ".join(dict.fromkeys(filter(None, (name, operation.phase))))
+    match operation.category:
+        case categories.HOST:
+            if name == COMPILATION:
+                steps = f"{profile.compiled_steps:,} of {profile.steps:,} steps"
+                return f"{COMPILATION} in {steps} (do shapes change?)"
+            work = "other code of the host" if name == categories.HOST else name
+            return f"{groups.BETWEEN} for {work}"
+        case categories.WAIT:
+            return f"{groups.WAITING} at {what}"
+        case categories.CALLBACK:
+            return f"{groups.CALLBACKS} at {what}"
+    return " ".join(dict.fromkeys((*what.split(), operation.category)))
 
 
 def _pair_rows(first: Mapping[str, float], second: Mapping[str, float]) -> list[PairRow]:

@@ -94,6 +94,7 @@ class StepComparison:
         run: the steps of a run beside the trace; None without one.
         hidden: planned and measured seconds of communication that does not lengthen the step.
         accounted_fraction: of the measured step, in operations; None without a trace.
+        doubt: that the trace computes other products than the plan; None if it does not.
         load: requests that a server was sent; None without them.
         causes: all causes, that which costs most first.
     """
@@ -111,6 +112,7 @@ class StepComparison:
     run: MeasuredSteps | None = None
     hidden: Figure | None = None
     accounted_fraction: float | None = None
+    doubt: Cause | None = None
     load: Measurement | None = None
 
 

@@ -15,6 +15,7 @@ from shardwise.compare.measured import (
     MeasuredGroup,
     joined_communication,
     measured_groups,
+    require_steps,
     steps_of_profile,
     steps_of_run,
 )
@@ -44,6 +45,7 @@ def compare_step(
         BadInput: the trace has other devices than the plan, or more of them.
     """
     if profile is not None:
+        require_steps(profile)
         _require_devices(plan, profile)
     planned = planned_step(plan)
     if isinstance(verdict, ServingVerdict):
@@ -96,13 +98,15 @@ def compare_step(
         run=run_steps if profile else None,
         hidden=hidden,
         accounted_fraction=profile.operations_share if profile else None,
+        doubt=causes.other_flops(planned, profile) if profile else None,
         load=load,
     )
 
 
 def _require_devices(plan: AnyPlan, profile: Profile) -> None:
-    """Refuse the trace of another program; that of one of several hosts has fewer devices."""
-    chip = system_of(plan.hardware).chip
+    """Refuse the trace of other devices; that of one of several hosts has fewer."""
+    system = system_of(plan.hardware)
+    chip = system.chip
     if chip.kind.upper() != profile.kind:
         raise BadInput(
             f"{profile.trace} is of a {profile.kind}, and the plan for {plan.hardware.name}, a "
@@ -110,15 +114,18 @@ def _require_devices(plan: AnyPlan, profile: Profile) -> None:
             "shardwise hw measure N -o host.toml describes this machine; plan for host.toml:N.",
         )
     n_devices = plan.hardware.n_chips * (chip.n_devices or 1)
-    if profile.devices > n_devices:
+    has_hosts = chip.kind != "cpu" and system.n_hosts != 1
+    if profile.devices > n_devices or (profile.devices < n_devices and not has_hosts):
+        there = f"{profile.devices} device{'s' * (profile.devices > 1)}"
         raise BadInput(
-            f"{profile.trace} has {profile.devices} devices and the plan {n_devices}: it is not a "
-            "trace of this plan. shardwise profile PLAN.json records one."
+            f"{profile.trace} has {there} and the plan {n_devices}: it is not a trace of this "
+            "plan. shardwise profile PLAN.json records one."
         )
 
 
 def compare_function(report: FunctionReport, profile: Profile) -> StepComparison:
     """A function that `check` has compiled beside a trace of it."""
+    require_steps(profile)
     explanations = [*causes.fault_causes(report.faults), *causes.profile_causes(profile)]
     measured = measured_groups(profile, None)
     rows = [

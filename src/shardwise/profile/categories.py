@@ -13,12 +13,14 @@ ATTENTION = "attention"
 ELEMENTWISE = "elementwise"
 COPY = "copy"
 COMMUNICATION = "communication"
+WAIT = "wait"  # of a collective, for the devices that come to it later
+CALLBACK = "callback"  # Python that the program calls on the host
 LOOP = "loop"
 GAP = "gap"
 HOST = "host"
 
 WORK = (MATMUL, ATTENTION, ELEMENTWISE, COPY)  # of a device, which hides communication
-CATEGORIES = (*WORK, COMMUNICATION, LOOP, GAP, HOST)
+CATEGORIES = (*WORK, COMMUNICATION, WAIT, CALLBACK, LOOP, GAP, HOST)
 
 CONTROL = frozenset({"while", "conditional", "call"})
 PRODUCTS = frozenset({"dot", "convolution"})
@@ -41,6 +43,7 @@ _PRODUCT_KERNEL = re.compile(
     r"gemm|matmul|cublas|cutlass|nvjet|conv(?!ert)|(?<![a-z])dot(?![a-z])", re.I
 )
 _COLLECTIVE_NAME = re.compile("|".join([*COLLECTIVES, "nccl"]), re.I)
+_CALLBACK_NAME = re.compile(r"callback", re.I)
 _MOVE_NAME = re.compile(r"^(wrapped_)?(copy|transpose|memcpy|bitcast|slice|concatenate|pad)", re.I)
 
 
@@ -53,6 +56,8 @@ def category(name: str, operation: ProgramOperation | None) -> str:
     """
     if operation is None:
         return _by_name(name)
+    if _CALLBACK_NAME.search(operation.target):
+        return CALLBACK
     if any(opcode.startswith(COLLECTIVES) for opcode in operation.opcodes):
         return COMMUNICATION
     if operation.opcode in CONTROL:
@@ -77,6 +82,8 @@ def is_attention(op_name: str, target: str) -> bool:
 
 
 def _by_name(name: str) -> str:
+    if _CALLBACK_NAME.search(name):
+        return CALLBACK
     if _COLLECTIVE_NAME.search(name):
         return COMMUNICATION
     if _SUFFIX.sub("", name) in CONTROL:

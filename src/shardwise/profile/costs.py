@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.check.explained.bounds import lower_bound
-from shardwise.check.hlo.collectives import collectives
+from shardwise.check.hlo.collectives import Collective, collectives
 from shardwise.check.hlo.costs import Cost, instruction_cost
 from shardwise.check.hlo.text import Module, parse
 from shardwise.check.timeline.kernels import attention_cost
@@ -72,6 +72,26 @@ def instruction_costs(module: Module, names: Iterable[str]) -> dict[str, Cost]:
     return costs
 
 
+def collective_groups(module: Module, n_devices: int) -> dict[str, list[list[int]]]:
+    """Instruction that starts or ends a collective -> numbers of the devices that it joins.
+
+    Of a permute, devices that a chain of pairs connects are a group.
+
+    Args:
+        n_devices: of the trace; without those of all hosts there are no groups.
+    """
+    groups: dict[str, list[list[int]]] = {}
+    for collective in _collectives(module, n_devices):
+        joined: list[set[int]] = []
+        for members in collective.groups.tolist():
+            touching = [group for group in joined if group & set(members)]
+            joined = [group for group in joined if group not in touching]
+            joined.append(set(members).union(*touching))
+        for name in filter(None, (collective.instruction, collective.done)):
+            groups[name] = [sorted(group) for group in joined]
+    return groups
+
+
 def instruction_collectives(module: Module, n_devices: int) -> dict[str, dict[str, int]]:
     """Instruction that starts collectives -> bytes of the arrays that one run joins, by kind.
 
@@ -80,11 +100,15 @@ def instruction_collectives(module: Module, n_devices: int) -> dict[str, dict[st
             groups of devices cannot be read, and there are no sizes.
     """
     sizes: dict[str, dict[str, int]] = {}
-    try:
-        compiled = collectives(replace(module, n_partitions=n_devices), {})
-    except (BadInput, ValueError):
-        return {}
-    for collective in compiled:
+    for collective in _collectives(module, n_devices):
         by_kind = sizes.setdefault(collective.instruction, {})
         by_kind[collective.kind] = by_kind.get(collective.kind, 0) + collective.joined_bytes
     return sizes
+
+
+def _collectives(module: Module, n_devices: int) -> list[Collective]:
+    """The collectives of a program; none if their groups cannot be read."""
+    try:
+        return collectives(replace(module, n_partitions=n_devices), {})
+    except (BadInput, ValueError):
+        return []

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.check.hlo.scopes import model_operation
 from shardwise.profile.categories import category
 from shardwise.profile.files import TraceFile
-from shardwise.profile.host import HOST_PLANE, HostSpan, host_spans
-from shardwise.profile.names import model_operation
+from shardwise.profile.host import HOST_PLANE, HostSpan, host_spans, step_marks
 from shardwise.profile.programs import Programs, programs
 
 ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):\d+$")
@@ -37,13 +37,16 @@ class Event:
 
     Args:
         name: of the operation in its compiled program, or of a kernel.
-        operation: the operation of the model, "" if its name scopes say none; and its pass.
+        operation: the operation of the model, else the primitive, "" if neither is known; and its
+            pass.
         module: name of the program; "" if the trace does not say.
         run: number of the execution; None if the trace does not say.
         line: the thread, stream or engine that ran it.
         asynchronous: whether it ran beside the operations of the device's main line.
         start_ns: on the clock of its host.
         flops, hbm_bytes: as the profiler of the device says; None if it does not.
+        waiting_ns: of a collective, from its start, until the last device has come to it.
+        is_named: whether the model names the operation, by its name scopes.
     """
 
     name: str
@@ -57,6 +60,13 @@ class Event:
     end_ns: float
     flops: float | None = None
     hbm_bytes: float | None = None
+    waiting_ns: float = 0.0
+    is_named: bool = False
+
+    @property
+    def transfer_ns(self) -> float:
+        """When it begins to do more than wait for other devices."""
+        return self.start_ns + self.waiting_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +84,8 @@ class Device:
 
     Args:
         programs: those that the trace holds, with name scopes and opcodes.
-        host: what its host did: dispatch and loading.
+        host: what its host did: compilation, dispatch and loading.
+        marks: when its host began the steps that it marks.
     """
 
     name: str
@@ -83,6 +94,7 @@ class Device:
     executions: tuple[Execution, ...]
     programs: Programs
     host: tuple[HostSpan, ...] = ()
+    marks: tuple[float, ...] = ()
 
     @property
     def has_programs(self) -> bool:
@@ -105,7 +117,8 @@ def devices_of(trace: TraceFile) -> list[Device]:
         devices = list(_cpu_devices(host, compiled))
     if host is not None:
         spans = host_spans(host)
-        devices = [replace(device, host=spans) for device in devices]
+        marks = step_marks(host)
+        devices = [replace(device, host=spans, marks=marks) for device in devices]
     return devices
 
 
@@ -192,12 +205,14 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
         name = compiled.of_kernel(module, kernel)
     found = compiled.find(module, name)
     operation = model_operation(str(stats.get("tf_op", "")))
+    is_named = bool(operation[0])
     if found is not None:
-        operation = found.operation
+        operation, is_named = found.operation, found.is_named
     run = stats.get("run_id")
     return Event(
         name=name,
         operation=operation,
+        is_named=is_named,
         category=category(kernel if found is None else name, found),
         module=module,
         run=None if run is None else int(run),

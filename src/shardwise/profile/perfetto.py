@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shardwise.check.timeline.trace import bar_event, trace_document, write_document
 from shardwise.errors import BadFile
-from shardwise.profile.account import NANOSECONDS
+from shardwise.profile.device_account import NANOSECONDS
 from shardwise.profile.devices import Device, Event
 from shardwise.profile.result import Profile
 

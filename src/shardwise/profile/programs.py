@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
+from shardwise.check.hlo.scopes import model_operation
+from shardwise.profile.loop_arrays import loop_arrays
 from shardwise.profile.messages import message_types
-from shardwise.profile.names import model_operation
+from shardwise.profile.names import has_name, primitive, stacked
 from shardwise.profile.neighbours import neighbours
 
 PLANE = "/host:metadata"
@@ -34,7 +37,8 @@ class ProgramOperation:
         opcodes: opcodes of all that it computes, those inside a fusion too.
         target: the kernel that a custom call calls, else empty.
         op_name: the path of name scopes under which JAX traced it; empty if it has none.
-        neighbour: that of the nearest operation with a name scope, for one without.
+        source: its file and line, if the program has them.
+        neighbour: the nearest operation with a name, for one without.
         readers: the operations that read its result.
     """
 
@@ -42,17 +46,34 @@ class ProgramOperation:
     opcodes: frozenset[str]
     target: str
     op_name: str
-    neighbour: str = ""
+    source: str = ""
+    neighbour: ProgramOperation | None = None
     readers: tuple[str, ...] = ()
 
     @property
     def operation(self) -> tuple[str, str]:
         """The operation of the model that it belongs to, "" if there is none; and its pass."""
         name, phase = model_operation(self.op_name)
-        if name:
+        name = stacked(self.op_name) or name or self._primitive
+        if name or self.neighbour is None:
             return name, phase
-        name, near_phase = model_operation(self.neighbour)
-        return name, phase if self.op_name else near_phase
+        near, near_phase = self.neighbour.operation
+        return near, phase if "jvp(" in self.op_name else near_phase
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the model names it: it, or what it belongs to, is in a name scope or stacked."""
+        if stacked(self.op_name) or model_operation(self.op_name)[0]:
+            return True
+        return not self._primitive and self.neighbour is not None and self.neighbour.is_named
+
+    @property
+    def _primitive(self) -> str:
+        """The primitive with its line in the source; empty if JAX has not traced it."""
+        name = primitive(self.op_name)
+        if name and "dot" in self.opcodes:
+            name = "dot_general"  # a compiler may keep the metadata of its transpose
+        return f"{name} {self.source}".strip() if name else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,30 +158,69 @@ def parse_program(content: bytes) -> Program:
     """The program in the bytes of an HloProto."""
     module = message_types()["HloProto"].FromString(content).hlo_module
     computations = {computation.id: computation for computation in module.computations}
-    operations = {}
-    near_call: dict[int, str] = {}  # computation -> neighbour of the call that runs it
-    for computation in reversed(module.computations):  # callers first
-        names = {}
-        inside = {}
+    sources = _source_lines(module)
+    inside: dict[int, list[Any]] = {}
+    names: dict[int, str] = {}
+    for computation in module.computations:
         for instruction in computation.instructions:
             inside[instruction.id] = list(_inner(instruction, computations))
             names[instruction.id] = _op_name(instruction, inside[instruction.id])
-        near = neighbours(computation.instructions, names)
+    operations: dict[str, ProgramOperation] = {}
+    near_call: dict[int, ProgramOperation | None] = {}  # computation -> that of its call
+    for computation in reversed(module.computations):  # callers first
+        op_names = {
+            instruction.id: names[instruction.id] for instruction in computation.instructions
+        }
+        for number, op_name in loop_arrays(computation, computations, names).items():
+            if not has_name(op_names[number]):
+                op_names[number] = op_name
+        near = neighbours(computation.instructions, op_names)
         readers = _readers(computation.instructions)
+        nodes = {
+            instruction.id: _operation(
+                instruction, inside[instruction.id], op_names[instruction.id], sources
+            )
+            for instruction in computation.instructions
+        }
         for instruction in computation.instructions:
-            nearest = near.get(instruction.id) or near_call.get(computation.id, "")
-            for called in instruction.called:
-                near_call[called] = nearest
-            parts = [instruction, *inside[instruction.id]]
-            operations[instruction.name] = ProgramOperation(
-                opcode=instruction.opcode,
-                opcodes=frozenset(part.opcode for part in parts),
-                target=instruction.custom_call_target,
-                op_name=names[instruction.id],
-                neighbour=nearest,
+            nearest = near.get(instruction.id)
+            neighbour = near_call.get(computation.id) if nearest is None else nodes[nearest]
+            near_call |= dict.fromkeys(instruction.called, neighbour)
+            operations[instruction.name] = replace(
+                nodes[instruction.id],
+                neighbour=neighbour,
                 readers=tuple(readers[instruction.id]),
             )
     return Program(operations=operations, content=content)
+
+
+def _operation(
+    instruction: Any, inner: list[Any], op_name: str, sources: Mapping[int, str]
+) -> ProgramOperation:
+    """An instruction without its surroundings."""
+    metadata = instruction.metadata
+    source = sources.get(metadata.stack_frame_id, "")
+    if metadata.source_file:
+        source = f"{PurePath(metadata.source_file).name}:{metadata.source_line}"
+    return ProgramOperation(
+        opcode=instruction.opcode,
+        opcodes=frozenset(part.opcode for part in [instruction, *inner]),
+        target=instruction.custom_call_target,
+        op_name=op_name,
+        source=source,
+    )
+
+
+def _source_lines(module: Any) -> dict[int, str]:
+    """Number of a stack frame -> its innermost file and line, `train.py:31`."""
+    files = [PurePath(name).name for name in module.sources.file_names]
+    lines = [
+        f"{files[place.file_name_id - 1]}:{place.line}" for place in module.sources.file_locations
+    ]
+    return {
+        number: lines[frame.file_location_id - 1]
+        for number, frame in enumerate(module.sources.stack_frames, 1)
+    }
 
 
 def _readers(instructions: Iterable[Any]) -> dict[int, list[str]]:

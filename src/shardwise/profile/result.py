@@ -83,13 +83,18 @@ class Profile:
     Args:
         trace: folder or file.
         kind: of the devices: TPU, GPU, CPU.
-        module: the program whose execution is a step.
+        module: the program whose execution is a step; empty if no program is the step.
         steps: number of steps that the account is the mean of.
         step_s: sum of the categories, and of the operations with the rows that are not any's.
         longest_step_s: of all steps and devices.
         compute_s: time in which the device does work, communication beside it or not.
-        communication_s: time in which a collective runs: `exposed_s` plus `hidden_s`.
+        communication_s: time in which a collective transfers: `exposed_s` plus `hidden_s`.
         exposed_s: the part of it without other work.
+        waiting_s: time in which devices do nothing but wait in collectives for other devices.
+        n_programs: number of programs that ran in the trace.
+        most_frequent: the program that ran most often.
+        has_marked_steps: whether steps are those that the trace marks, as no program is the step.
+        compiled_steps: number of steps in which the host compiled a program.
         idle_s: gaps in the program, and the host.
         operations_share: of the step, in operations of programs.
         named_share: of the step, in operations with name scopes of the model.
@@ -122,3 +127,13 @@ class Profile:
     chip: str = ""
     memory: MemoryPeak | None = None
     dtype: str = ""
+    waiting_s: float = 0.0
+    compiled_steps: int = 0
+    n_programs: int = 1
+    most_frequent: str = ""
+    has_marked_steps: bool = False
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it is an account of steps, and not of a whole trace."""
+        return bool(self.module) or self.has_marked_steps

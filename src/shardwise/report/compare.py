@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
+from shardwise.compare import causes
 from shardwise.compare.gate import Excess
 from shardwise.compare.pairs import GREW, MEMORY_PARTS
 from shardwise.compare.result import (
@@ -26,6 +27,7 @@ from shardwise.serve.load.measurement import Measurement
 
 N_CAUSES = 5  # in words, the largest
 N_ROWS = 14  # of a pair
+LARGE = 0.05  # share of a step
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
 SECONDS = ("step", "ttft", "tpot")
 SERVED = ("tpot", "tokens/s/chip", "ttft")  # figures of engines, in the order of the first line
@@ -98,6 +100,11 @@ def step_headline(comparison: StepComparison) -> str:
     if step.planned_s is not None:
         parts.append(f"{seconds(step.planned_s)} planned")
     text = f"{failed}step {', '.join(parts)}"
+    if comparison.doubt is not None:
+        text += f", and {phrase(comparison.doubt)}: is this a trace of the plan?"
+        if comparison.causes:
+            text += f" If it is, the biggest win: {_with_seconds(comparison.causes[0])}."
+        return text
     if step.ratio is not None:
         text += f" ({percent(step.ratio)} of the planned speed)"
     if comparison.other_devices:
@@ -125,6 +132,8 @@ def _failed_requests(load: Measurement | None) -> str:
 
 
 def _with_seconds(cause: Cause) -> str:
+    if cause.kind in (causes.DEVICES_WAIT, causes.CALLBACKS):
+        return phrase(cause)  # with its seconds
     where = f"{cause.group}: " if cause.group and cause.group not in phrase(cause) else ""
     cost = f" ({seconds(cause.seconds)})" if cause.seconds else ""
     return f"{where}{phrase(cause)}{cost}"
@@ -232,12 +241,27 @@ def pair_headline(comparison: PairComparison) -> str:
         differs = [cause for cause in comparison.causes if cause.kind != GREW]
         if differs:
             return f"{text}, and yet {phrase(differs[0])}."
+        if row := _doubled(comparison):
+            return f"{text}, and yet {row.group} {seconds(row.first)} and {seconds(row.second)}."
         return f"{text}."
     slower = "B" if share > 0 else "A"
     text += f": {slower} is slower ({signed_percent(share)})"
     if comparison.causes:
         return f"{text}, most by {phrase(comparison.causes[0])}."
     return f"{text}."
+
+
+def _doubled(comparison: PairComparison) -> PairRow | None:
+    """The part of the step that grew most beyond what variation explains: twice as long at least.
+
+    It is part of the slower one, and a twentieth of the step.
+    """
+    *parts, step = comparison.rows
+    for row in parts:
+        low, high = sorted((row.first, row.second))
+        if row.change * step.change > 0 and high > 2 * low and high - low > LARGE * step.first:
+            return row
+    return None
 
 
 def _served_change(row: PairRow) -> str:

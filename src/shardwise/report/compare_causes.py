@@ -9,6 +9,7 @@ from shardwise.compare.result import Cause
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.host import DISPATCH, LOADING
 from shardwise.profile.names import short_name
+from shardwise.report.words import compiled_steps
 
 seconds = units.show_seconds
 
@@ -63,6 +64,20 @@ def phrase(cause: Cause) -> str:
                 "host-bound: the device waits between programs for the host's own code, such as "
                 "loading of data"
             )
+        case causes.COMPILATION:
+            return (
+                "host-bound: the device waits for compilation: "
+                f"{compiled_steps(round(measured), round(planned))}"
+            )
+        case causes.DEVICES_WAIT:
+            return f"devices wait {seconds(measured)} for each other, most{at}"
+        case causes.CALLBACKS:
+            return f"the device waits {seconds(measured)} for callbacks on the host, most{at}"
+        case causes.OTHER_FLOPS:
+            return (
+                f"its products compute {units.show_rate(measured, 'FLOP')}, planned "
+                f"{units.show_rate(planned, 'FLOP')}"
+            )
         case causes.IDLE:
             return "the device waits"
         case causes.COPIES:
@@ -106,6 +121,10 @@ def phrase(cause: Cause) -> str:
             return f"a collective that the other does not have: {name} ({seconds(measured)})"
         case kind if kind == MORE_FLOPS:
             return f"{name} computes {measured / planned:.1f} times the FLOPs"
+        case kind if kind == GREW and not planned:
+            return f"{name}, {seconds(measured)} (none in A)"
+        case kind if kind == GREW and not measured:
+            return f"{name}, {seconds(planned)} (none in B)"
         case kind if kind == GREW:
             return f"{name}, {seconds(planned)} and {seconds(measured)}"
     return cause.kind

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
+from shardwise.check.hlo.scopes import BACKWARD
+from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.categories import (
     ATTENTION,
+    CALLBACK,
+    CATEGORIES,
     COMMUNICATION,
     COPY,
     ELEMENTWISE,
@@ -14,25 +18,31 @@ from shardwise.profile.categories import (
     HOST,
     LOOP,
     MATMUL,
+    WAIT,
 )
 from shardwise.profile.costs import HBM
-from shardwise.profile.host import DISPATCH, LOADING
+from shardwise.profile.host import COMPILATION, DISPATCH, LOADING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.style import Block, bar, labelled, quiet, strong, table
-from shardwise.report.words import counted, percent
+from shardwise.report.words import compiled_steps, counted, percent
 
 LEAST_HOST = 0.1  # share of a step from which the first line says that the host holds it
 LEAST_SHARE = 5e-4  # of exposed communication, in the first line
+LEAST_WAIT = 0.01  # share of waiting for other devices, in the first line
 N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
+N_CATEGORIES = 6  # beyond which each takes the place of an operation on the screen
 NAME_WIDTH = 34  # characters
-NAME_BESIDE_RATE = 20
+NAME_BESIDE_RATE = 22
+NAME_BESIDE_ROOF = 20
 TITLES = {
     MATMUL: "matmuls",
     ATTENTION: "attention",
     ELEMENTWISE: "elementwise, reductions",
     COPY: "copies, transposes",
     COMMUNICATION: "exposed communication",
+    WAIT: "waiting for other devices",
+    CALLBACK: "callbacks on the host",
     LOOP: "loops",
     GAP: "idle in the program",
     HOST: "idle between programs",
@@ -51,9 +61,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     yield labelled(_about(profile))
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
-    yield _operation_table(operations[:N_OPERATIONS])
+    n_categories = sum(part.seconds > 0 for part in profile.categories)
+    operations = operations[: N_OPERATIONS - max(0, n_categories - N_CATEGORIES)]
+    yield _operation_table(operations)
     if profile.chip:
-        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations[:N_OPERATIONS])
+        above = any((part.roof_s or 0.0) > part.seconds > 0 for part in operations)
         caches = ". Above 100 %: arrays in caches, or a faster moment than its measurement" * above
         yield quiet(
             f"of roof: of the peak FLOP/s or bytes/s of {profile.chip}, whichever binds{caches}"
@@ -78,47 +90,65 @@ def short(profile: Profile) -> Iterator[Block]:
 
 def _headline(profile: Profile) -> str:
     """The step; first the host if it holds the devices longer than any work of theirs."""
-    shares = {part.category: part.share for part in profile.categories}
+    shares = dict.fromkeys(CATEGORIES, 0.0)
+    shares |= {part.category: part.share for part in profile.categories}
     largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
-    lost = {name: shares[name] for name in (COMMUNICATION, HOST, GAP, LOOP)}
+    lost = {name: shares[name] for name in (COMMUNICATION, WAIT, CALLBACK, HOST, GAP, LOOP)}
     parts = []
     is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
     if is_host_bound:
         parts.append(
             f"host-bound: devices wait {percent(shares[HOST])} of it for {_host_work(profile)}"
         )
+    if shares[CALLBACK] >= LEAST_HOST:
+        parts.append(f"devices wait {percent(shares[CALLBACK])} of it for callbacks on the host")
     parts += [
         f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])
     ]
     if shares[COMMUNICATION] >= LEAST_SHARE:
         parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
+    if shares[WAIT] >= LEAST_WAIT:
+        parts.append(f"waiting for other devices {percent(shares[WAIT])}")
     if not is_host_bound:
         parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
-    return f"step {units.show_seconds(profile.step_s)}: {', '.join(parts)}"
+    account = f"{units.show_seconds(profile.step_s)}: {', '.join(parts)}"
+    if profile.module:
+        return f"step {account}"
+    no_step = (
+        f"no program is the step: {profile.n_programs:,} programs run, most often "
+        f"{profile.most_frequent}. Is the step jitted?"
+    )
+    return f"{no_step} {'Marked step' if profile.has_marked_steps else 'The whole trace'} {account}"
 
 
 def _host_work(profile: Profile) -> str:
     """What the host does most of the time in which devices wait between programs."""
     waits = [part for part in profile.operations if part.category == HOST]
     largest = max(waits, key=lambda part: part.seconds)
+    if largest.name == COMPILATION:
+        return f"compilation: {compiled_steps(profile.compiled_steps, profile.steps)}"
     return HOST_WORK.get(largest.name, "the host's own code, such as loading of data")
 
 
 def _host_rows(profile: Profile) -> Iterator[str]:
     """The parts of the time between programs, the largest first."""
-    names = {LOADING: "loading", DISPATCH: "dispatch", HOST: "other code of the host"}
+    names = {HOST: "other code of the host"}
     for part in profile.operations:
         if part.category == HOST and part.seconds:
             yield f"{names.get(part.name, part.name)} {units.show_seconds(part.seconds)}"
 
 
 def _about(profile: Profile) -> Iterator[tuple[str, str]]:
-    measured = counted(profile.steps, "step")
-    yield (
-        "steps",
-        f"mean of {measured} of {profile.module} on {counted(profile.devices, profile.kind)}, "
-        f"the longest {units.show_seconds(profile.longest_step_s)}",
-    )
+    devices = counted(profile.devices, profile.kind)
+    if profile.has_steps:
+        program = f" of {profile.module}" if profile.module else ", as the trace marks them,"
+        yield (
+            "steps",
+            f"mean of {counted(profile.steps, 'step')}{program} on {devices}, "
+            f"the longest {units.show_seconds(profile.longest_step_s)}",
+        )
+    else:
+        yield "steps", f"none is marked or compiled as one: all of the trace, on {devices}"
     dtype = f", products in {profile.dtype}" if profile.dtype else ""
     yield "compute", f"{units.show_seconds(profile.compute_s)} a step{dtype}"
     if profile.communication_s:
@@ -156,14 +186,16 @@ def _operation_table(parts: Sequence[OperationTime]) -> Block:
     if has_work:
         headers[3] = ""
         headers.append(">rate")
+    width = NAME_BESIDE_RATE if has_work else NAME_WIDTH
     if any(part.roof for part in parts):
         headers.append(">of roof")
+        width = NAME_BESIDE_ROOF
     rows = []
     for part in parts:
         cells = [
-            f"  {_shortened(part.name, NAME_WIDTH if not has_work else NAME_BESIDE_RATE)}",
+            f"  {_shown_name(part, width)}",
             part.phase,
-            part.category,
+            _shown_category(part),
             units.significant(part.count),
             units.show_seconds(part.seconds),
             percent(part.share),
@@ -172,6 +204,24 @@ def _operation_table(parts: Sequence[OperationTime]) -> Block:
         ]
         rows.append([c for c, header in zip(cells, headers, strict=False) if header])
     return table([header for header in headers if header], rows)
+
+
+def _shown_name(part: OperationTime, width: int) -> str:
+    """The name of an operation; of those that the compiler has combined: `gradients: mlp, attn`."""
+    name = part.name
+    if "+" in name and part.category in (COMMUNICATION, WAIT):
+        what = "gradients: " if part.phase == BACKWARD else ""
+        name = what + name.replace("+", ", ")
+    if " " in name and len(name) > width:
+        return f"{name[: width - 1]}…"
+    return _shortened(name, width)
+
+
+def _shown_category(part: OperationTime) -> str:
+    """The category of an operation; of a collective its kind, if it is known."""
+    if part.category == COMMUNICATION and part.collectives:
+        return DISPLAY_NAMES[max(part.collectives, key=lambda kind: part.collectives[kind])]
+    return part.category
 
 
 def _shortened(name: str, width: int) -> str:

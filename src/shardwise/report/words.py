@@ -82,3 +82,9 @@ def bound_name(bound: str) -> str:
     if bound == "hbm":
         return "HBM"
     return bound.capitalize()
+
+
+def compiled_steps(n_compiled: int, n_steps: int) -> str:
+    """In how many steps the host compiles: `a program is compiled in 5 of 5 steps (...)`."""
+    steps = counted(n_steps, "step")
+    return f"a program is compiled in {n_compiled:,} of {steps} (do shapes change?)"

@@ -121,7 +121,12 @@ def traced(folder: Path, n_rows: int, d_model: int, n_layers: int, stall_s: floa
     weights = [jnp.ones((d_model, d_model)) / d_model] * n_layers
     x = jnp.ones((n_rows, d_model))
     record(folder, lambda: layers(weights, x), stall_s)
-    return profile_devices(str(folder), read_devices(str(folder)))
+    return of_two_devices(folder)
+
+
+def of_two_devices(folder: Path) -> Profile:
+    """A profile of one device as if it were one of two, as the plans here have."""
+    return replace(profile_devices(str(folder), read_devices(str(folder))), devices=2)
 
 
 def test_a_host_that_is_waited_for(tmp_path: Path) -> None:
@@ -152,7 +157,7 @@ def loaded(folder: Path, batches: Sequence[Any]) -> Profile:
     weights = [jnp.ones((256, 256)) / 256] * 2
     number = iter(range(len(batches)))
     record(folder, lambda: layers(weights, jax.device_put(batches[next(number)])))
-    return profile_devices(str(folder), read_devices(str(folder)))
+    return of_two_devices(folder)
 
 
 def test_traces_in_other_dtypes_differ_in_it(tmp_path: Path) -> None:

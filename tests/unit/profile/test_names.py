@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shardwise.check.hlo.scopes import model_operation
 from shardwise.profile.categories import category
-from shardwise.profile.names import model_operation
 from shardwise.profile.programs import ProgramOperation
 
 

@@ -274,17 +274,28 @@ def test_a_host_that_holds_the_device_is_the_first_thing_said(tmp_path: Path) ->
     assert said.startswith("step 100 us: host-bound: devices wait 40 % of it for the host")
 
 
-def test_a_copy_without_a_scope_belongs_to_its_producer_or_its_consumer() -> None:
+def test_what_jax_has_not_traced_belongs_to_its_producer_or_its_consumer() -> None:
     def instruction(number: int, opcode: str, *operands: int) -> SimpleNamespace:
         return SimpleNamespace(id=number, opcode=opcode, operand_ids=operands)
 
-    names = {1: "", 2: "", 3: "jit(f)/mlp.up/dot", 4: "", 5: "jit(f)/jvp()/mul", 6: ""}
+    names = {
+        1: "x",
+        2: "",
+        3: "jit(f)/mlp.up/dot",
+        4: "",
+        5: "jit(f)/jvp()/mul",
+        6: "",
+        7: "",
+        8: "",
+    }
     instructions = [
         instruction(1, "parameter"),
         instruction(2, "copy", 1),  # of a weight
         instruction(3, "dot", 2),
         instruction(4, "copy", 3),
-        instruction(5, "multiply", 4),
-        instruction(6, "iota"),
+        instruction(5, "multiply", 4),  # has a name of its own, outside scopes
+        instruction(6, "copy", 5),
+        instruction(7, "while", 6),
+        instruction(8, "copy", 7),  # does not belong to what stands before the loop
     ]
-    assert neighbours(instructions, names) == dict.fromkeys((1, 2, 4, 5), names[3])
+    assert neighbours(instructions, names) == {1: 3, 2: 3, 4: 3, 6: 5}

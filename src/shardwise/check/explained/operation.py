@@ -21,7 +21,7 @@ from shardwise.check.hlo.costs import (
 )
 from shardwise.check.hlo.forms import COLLECTIVES, is_idle
 from shardwise.check.hlo.loops import CONTROL_FLOW, trip_count
-from shardwise.check.hlo.scopes import einsum_text, scope
+from shardwise.check.hlo.scopes import einsum_text, model_operation
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.kernels import attention_cost
 from shardwise.plan.collectives import STEPS
@@ -297,7 +297,7 @@ def _part(
         op_name = collectives[0].op_name
         attributes = collectives[0].op.attributes
     sources = program.module.sources.lines_of(attributes)
-    operation, phase = scope(op_name)
+    operation, phase = model_operation(op_name)
     kinds = {collective.kind for collective in collectives}
     if not kinds or any(product_flops(container, nested) for container, nested in inside):
         kinds.add("")

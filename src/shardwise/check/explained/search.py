@@ -10,7 +10,7 @@ from shardwise.check.explained.operation import Explanation, explain, naming
 from shardwise.check.explained.program import Program
 from shardwise.check.hlo.costs import ScheduledOp, instructions_inside
 from shardwise.check.hlo.forms import is_idle
-from shardwise.check.hlo.scopes import scope
+from shardwise.check.hlo.scopes import model_operation
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.errors import UnknownName
 
@@ -139,7 +139,7 @@ def _row(
     computation = program.module.computations[op.computation]
     inside = list(instructions_inside(program.module, computation, op.instruction))
     op_name, _ = naming(inside, op.instruction)
-    operation, phase = scope(op_name)
+    operation, phase = model_operation(op_name)
     return OperationRow(
         name=op.instruction.name,
         opcode=op.instruction.opcode,
