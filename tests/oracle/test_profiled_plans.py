@@ -65,7 +65,7 @@ def test_a_plan_is_run_and_accounted(
     # By the operations of the plan, or by a line of the source; the rest has compilers' names.
     known = sum(part.share for part in profile.operations if part.phase or part.name == "loop")
     assert known + idle >= 0.95
-    assert profile.named_share + idle >= 0.75
+    assert profile.named_share + idle >= 0.9
     assert profile.memory is not None
     assert profile.chip == "host"
     assert any(part.roof for part in profile.operations)

@@ -138,10 +138,11 @@ def run_layer(
 
 def _add_residual(settings: LayerSettings, x_BTD: Array, y_BTD: Array) -> Array:
     """Add the output of a block to the residual."""
-    y_BTD = elementwise.multiply(y_BTD, settings.config.residual_scale)
-    if settings.table.mesh.platform == "cpu":
-        return cpu.add_residual(x_BTD, y_BTD)
-    return x_BTD + y_BTD
+    with jax.named_scope("residual"):
+        y_BTD = elementwise.multiply(y_BTD, settings.config.residual_scale)
+        if settings.table.mesh.platform == "cpu":
+            return cpu.add_residual(x_BTD, y_BTD)
+        return x_BTD + y_BTD
 
 
 def _attention_block(

@@ -24,7 +24,9 @@ def mlp(ffn: Mlp, block: BlockProducts, n_BTD: Array) -> None:
     up_BTF = checkpoint_name(project(block, "mlp.up", n_BTD, "b_up"), "up")
     if ffn.gated:
         gate_BTF = checkpoint_name(project(block, "mlp.gate", n_BTD, "b_gate"), "gate")
-        h_BTF = activation(gate_BTF) * up_BTF
+        with jax.named_scope("activation"):
+            h_BTF = activation(gate_BTF) * up_BTF
     else:
-        h_BTF = activation(up_BTF)
+        with jax.named_scope("activation"):
+            h_BTF = activation(up_BTF)
     block.add_product("mlp.down", checkpoint_name(h_BTF, "hidden"))

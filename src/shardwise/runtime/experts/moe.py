@@ -204,6 +204,7 @@ def _down_bias(block: BlockProducts) -> Array:
     return bias_ED
 
 
+@jax.named_scope("activation")
 def _activation(m: Moe, up: Array, gate: Array | None) -> Array:
     """Activation of the gate times the up projection; without a gate, of the up projection."""
     activation = elementwise.ACTIVATIONS[m.activation]
