@@ -68,6 +68,10 @@ SMALL = 0.1  # share of a step from which on a plan's own weakness is told
 NETWORK_NOISE = 1.25  # ratio of times of collectives that counts as equal
 LANES = 128  # the vocabulary of a chip should be a multiple of it: lanes of a TPU, tiles of a GPU
 WORSE_HEAD = 1.25  # ratio of the head's slowdown to that of other matmuls that has a cause
+# What a strategy does to a step, and what it brings about: small arrays are copied and launched in
+# as many operations as large ones, and gathered weights are copied.
+_OF_STRATEGY = (SMALL_BATCH, WEIGHTS_GATHERED)
+_CONSEQUENCES = (COPIES, LOOPS, IDLE, SHORT_OPERATIONS)
 _OUTSIDE = {
     groups.BETWEEN: HOST_BOUND,
     groups.WAITING: DEVICES_WAIT,
@@ -128,6 +132,23 @@ def gap_cause(
     if flops:
         pair = {"planned": flops / planned_s, "measured": flops / measured.seconds}
     return Cause(kind=SLOWER, seconds=gap_s, group=group, name=measured.largest.name, **pair)
+
+
+def ranked(causes: Iterable[Cause], step_s: float) -> list[Cause]:
+    """Causes by seconds; one of the strategy comes before what it brings about.
+
+    Args:
+        step_s: seconds of the step, of which such a cause has to be more than a small share.
+    """
+    causes = list(causes)
+    largest_s = max((c.seconds for c in causes if c.kind in _CONSEQUENCES), default=0.0)
+
+    def place(cause: Cause) -> tuple[float, bool, float]:
+        if cause.kind in _OF_STRATEGY and cause.seconds > SMALL * step_s:
+            return -max(cause.seconds, largest_s), False, -cause.seconds
+        return -cause.seconds, True, 0.0
+
+    return sorted(causes, key=place)
 
 
 def vocabulary_shard(plan: AnyPlan) -> float:

@@ -71,7 +71,7 @@ def compare_step(
     explanations += causes.plan_causes(plan, planned)
     if verdict is not None:
         explanations += causes.verdict_causes(verdict)
-    explanations.sort(key=lambda cause: -cause.seconds)
+    explanations = causes.ranked(explanations, planned.step_s)
     measured_s = steps.typical_s if steps else None
     if load is not None and measured_s is None:
         measured_s = load.tpot_s.p50

@@ -43,8 +43,8 @@ def decode(text: bytes | str, name: str = "plan", folder: Path | None = None) ->
     import msgspec
 
     document = _document(text, name)
-    if folder and isinstance(document.get("hardware"), dict):
-        document["hardware"] = _with_chip_file(document["hardware"], folder)
+    if folder:
+        _find_chip_files(document, folder)
     for key in ROWS_WITH_TEXT:
         if isinstance(document.get(key), list):
             document[key] = [_without_text(row) for row in document[key]]
@@ -125,17 +125,29 @@ def load(path: str | os.PathLike[str]) -> AnyPlan:
         raise file_error(path, error) from None
 
 
-def _with_chip_file(hardware: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The entry of a machine, whose chip's file is looked for beside the plan if it has moved."""
-    name = hardware.get("name")
-    path, toml, size = name.partition(".toml") if isinstance(name, str) else ("", "", "")
+def _find_chip_files(document: dict[str, Any], folder: Path) -> None:
+    """Name the TOML files of chips that lie beside the plan, if they are not where it says."""
+    strategy = document.get("strategy")
+    engines = strategy if isinstance(strategy, dict) else {}
+    for entry, key in (
+        (document.get("hardware"), "name"),
+        (engines.get("servers"), "hardware"),
+        (engines.get("prefill"), "hardware"),
+    ):
+        if isinstance(entry, dict) and isinstance(entry.get(key), str):
+            entry[key] = _with_chip_file(entry[key], folder)
+
+
+def _with_chip_file(name: str, folder: Path) -> str:
+    """The name of a machine, whose chip's file is looked for beside the plan if it has moved."""
+    path, toml, size = name.partition(".toml")
     file = Path(path + toml)
     if not toml or file.exists():
-        return hardware
+        return name
     for candidate in (folder / file.name, folder.parent / file.name):
         if candidate.exists():
-            return {**hardware, "name": f"{candidate}{size}"}
-    return hardware
+            return f"{candidate}{size}"
+    return name
 
 
 def _without_text(row: Any) -> Any:

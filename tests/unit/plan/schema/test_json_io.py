@@ -285,12 +285,15 @@ def test_the_file_of_a_chip_lies_beside_the_plan(
     plan = make("qwen2-0.5b", "./own.toml:2", sw.Train(batch=2, seq=128))
     for name in ("plan.json", "run/plan.json"):
         write(plan, name)
+    write(make("qwen2-0.5b", "./own.toml:2", sw.Serve(context=128)), "serving.json")
     assert load("plan.json") == plan
     monkeypatch.chdir("/")
     for name in ("plan.json", "run/plan.json"):
         moved = load(tmp_path / name)
         assert moved.hardware.name == f"{tmp_path}/own.toml:2"
         assert dataclasses.replace(moved, hardware=plan.hardware) == plan
+    serving = load(tmp_path / "serving.json")
+    assert serving.strategy.servers.hardware == serving.hardware.name == f"{tmp_path}/own.toml:2"
     (tmp_path / "own.toml").unlink()
     with pytest.raises(BadFile, match="no file"):
         load(tmp_path / "plan.json")
