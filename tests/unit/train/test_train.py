@@ -79,7 +79,8 @@ def test_weights_are_published_and_started_from(found: Found) -> None:
     assert told["same"]["bytes"] > 100_000
     assert told["same"]["equal"]
     assert told["config"] == [True, True]
-    assert told["files"] == [["config.json", "model.safetensors"]] * 2
+    with_tokenizer = ["generation_config.json", "model.safetensors", "tokenizer.json"]
+    assert told["files"] == [["config.json", *with_tokenizer]] * 2
     assert "weights and config.json are in" in told["out"]["notes"][-1]
 
 
