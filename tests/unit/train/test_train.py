@@ -81,7 +81,8 @@ def test_weights_are_published_and_started_from(found: Found) -> None:
     assert told["config"] == [True, True]
     with_tokenizer = ["generation_config.json", "model.safetensors", "tokenizer.json"]
     assert told["files"] == [["config.json", *with_tokenizer]] * 2
-    assert "weights and config.json are in" in told["out"]["notes"][-1]
+    written = "weights, config.json, tokenizer.json and generation_config.json are in"
+    assert written in told["out"]["notes"][-1]
 
 
 def test_weights_are_published_over_those_that_were_started_from(found: Found) -> None:
