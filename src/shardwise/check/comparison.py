@@ -21,6 +21,8 @@ MISSING_SHARE = 0.5
 NEGLIGIBLE_SHARE = 1e-3
 ROUNDING_SHARE = 0.02  # numbers that differ by a smaller fraction count as equal
 ATTENTION = "attn.core"  # the operation that computes attention from queries, keys and values
+# Operations whose collectives over `context` are of keys and values, or of their gradients.
+OF_KEYS = (ATTENTION, "attn.scores", "attn.values", "attn.prompts", "attn.caches")
 REDUCTIONS = ("all_reduce", "reduce_scatter")
 REPLICATED_ROLES = ("fsdp", "context", "expert")  # along these, weights or norms are replicated
 
@@ -101,9 +103,15 @@ def _role(
         return "other"
     roles = {axis.split(".")[0] for axis in collective.axes}
     role = next((role for role in INSIDE_OUT if role in roles), "other")
+    planned = [p for p in planned_by_key.values() if p.kind == kind]
+    # Collectives of weights over several roles may be compiled as one for each of them.
+    is_of_weights = bool(operation) and not {*operation.split("+")} & {*OF_KEYS}
+    if roles == {"context"} and is_of_weights:
+        for candidate in planned:
+            if roles < {*candidate.axes}:
+                return candidate.role
     if len(roles) < 2 and (role, kind) in planned_by_key:
         return role
-    planned = [p for p in planned_by_key.values() if p.kind == kind]
     for candidate in planned:
         if roles in candidate.each:
             return candidate.role

@@ -146,6 +146,22 @@ def test_weights_gathered_role_by_role_are_one_gather() -> None:
     assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("operation", "role"),
+    [("mlp.up", "fsdp"), ("mlp.up+attn.k", "fsdp"), ("attn.scores", "context"), ("", "context")],
+)
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_weights_over_context_are_told_from_keys(kind: str, operation: str, role: str) -> None:
+    gather = {"fsdp": 2, "context": 2, "context_kind": "gather"}
+    plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=2, seq=4096), gather)
+    collective = made(kind, ("context",), 1e6, f"jit(local)/jvp()/while/body/{operation}/x")
+    if "+" in operation:
+        parts = ":".join(f"{name}/x" for name in operation.split("+"))
+        collective = made(kind, ("context",), 1e6, f"jit(local)/jvp()/while/body/({parts})")
+    (row,) = [r for r in comparison.compare_collectives(plan, [collective]) if r.compiled_n]
+    assert row.role == role
+
+
 def test_keys_that_are_gathered_in_the_place_of_a_ring_are_no_weights() -> None:
     ring = {"fsdp": 2, "context": 2, "context_kind": "ring"}
     plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), sw.Train(batch=2, seq=4096), ring)
