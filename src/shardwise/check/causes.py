@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shardwise.check.comparison import ATTENTION, ROUNDING_SHARE
+from shardwise.check.comparison import ATTENTION, ATTENTION_PARTS, ROUNDING_SHARE
 from shardwise.check.compiled_costs import AnalyzedProgram
 from shardwise.check.hlo.scopes import BLOCKS, scope
 from shardwise.check.hlo.text import Instruction
@@ -20,8 +20,7 @@ from shardwise.strategy.mesh import INSIDE_OUT
 
 MAX_CAUSES = 3
 OUTSIDE = "work outside the plan"
-# Names of the plan and of the program for what one attention kernel computes.
-_KERNELS = dict.fromkeys(("attn.scores", "attn.values", "attn.prompts", "attn.caches"), ATTENTION)
+_KERNELS = dict.fromkeys(ATTENTION_PARTS, ATTENTION)
 _MEMORIES = ("hbm", "host")  # labels of transfers between memories
 
 

@@ -21,8 +21,9 @@ MISSING_SHARE = 0.5
 NEGLIGIBLE_SHARE = 1e-3
 ROUNDING_SHARE = 0.02  # numbers that differ by a smaller fraction count as equal
 ATTENTION = "attn.core"  # the operation that computes attention from queries, keys and values
-# Operations whose collectives over `context` are of keys and values, or of their gradients.
-OF_KEYS = (ATTENTION, "attn.scores", "attn.values", "attn.prompts", "attn.caches")
+# Names of the plan and of the program for what one attention kernel computes. Their collectives
+# over `context` are of keys and values, or of their gradients.
+ATTENTION_PARTS = ("attn.scores", "attn.values", "attn.prompts", "attn.caches")
 REDUCTIONS = ("all_reduce", "reduce_scatter")
 REPLICATED_ROLES = ("fsdp", "context", "expert")  # along these, weights or norms are replicated
 
@@ -105,7 +106,7 @@ def _role(
     role = next((role for role in INSIDE_OUT if role in roles), "other")
     planned = [p for p in planned_by_key.values() if p.kind == kind]
     # Collectives of weights over several roles may be compiled as one for each of them.
-    is_of_weights = bool(operation) and not {*operation.split("+")} & {*OF_KEYS}
+    is_of_weights = bool(operation) and not {*operation.split("+")} & {ATTENTION, *ATTENTION_PARTS}
     if roles == {"context"} and is_of_weights:
         for candidate in planned:
             if roles < {*candidate.axes}:

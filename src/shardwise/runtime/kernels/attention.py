@@ -164,15 +164,9 @@ def forward(
 
     Args as in `blockwise.forward`.
     """
-    if _splash_supports(q_BNTH, k_BKSH, platform):
-        from shardwise.runtime.kernels import splash
-
-        o_BNTH, l_BNT = splash.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
-        return o_BNTH.astype(jnp.float32), l_BNT
-    if platform == "gpu" and cudnn.supports_some_keys(q_BNTH, v_BKSH):
-        o_BNTH, l_BNT = cudnn.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
-        return o_BNTH.astype(jnp.float32), l_BNT
-    return blockwise.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
+    kernel = _some_keys_kernel(q_BNTH, k_BKSH, v_BKSH, platform)
+    o_BNTH, l_BNT = kernel.forward(q_BNTH, k_BKSH, v_BKSH, causal=causal)
+    return o_BNTH.astype(jnp.float32), l_BNT
 
 
 def backward(
@@ -190,16 +184,20 @@ def backward(
 
     Args as in `blockwise.backward`.
     """
-    arrays = (q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH)
-    if _splash_supports(q_BNTH, k_BKSH, platform):
+    kernel = _some_keys_kernel(q_BNTH, k_BKSH, v_BKSH, platform)
+    gradients: tuple[Array, Array, Array] = kernel.backward(
+        q_BNTH, k_BKSH, v_BKSH, o_BNTH, l_BNT, do_BNTH, causal=causal
+    )
+    return gradients
+
+
+def _some_keys_kernel(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, platform: str) -> Any:
+    """The module whose `forward` and `backward` compute attention over some of the keys."""
+    # The smallest block of splash attention (128) has to divide queries and keys.
+    if platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128:
         from shardwise.runtime.kernels import splash
 
-        return splash.backward(*arrays, causal=causal)
+        return splash
     if platform == "gpu" and cudnn.supports_some_keys(q_BNTH, v_BKSH):
-        return cudnn.backward(*arrays, causal=causal)
-    return blockwise.backward(*arrays, causal=causal)
-
-
-def _splash_supports(q_BNTH: Array, k_BKSH: Array, platform: str) -> bool:
-    """Whether the smallest block of splash attention (128) divides queries and keys."""
-    return platform == "tpu" and q_BNTH.shape[2] % 128 == 0 == k_BKSH.shape[2] % 128
+        return cudnn
+    return blockwise
