@@ -2,7 +2,7 @@
 // A question that was refused has fields alone, to mend it.
 
 import { html } from "htm/preact";
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { seconds, stopText } from "./format.js";
 import { Pane } from "./parts.js";
 
@@ -65,6 +65,8 @@ export function Inputs({ question, rest, sliders, names, frozen, curves, moved, 
     if (!form.current) return;
     for (const [name] of fields) form.current.elements[name].value = question[name] ?? "";
   }, [JSON.stringify(question)]);
+  const lists = useMemo(() => ["models", "machines"].map((list) => html`<datalist id=${list}>
+    ${names[list].map((name) => html`<option value=${name} />`)}</datalist>`), [names]);
   return html`<${Pane} id="inputs" title="Inputs">
     ${!frozen && html`
       <div class="kinds" role="group" aria-label="work">
@@ -77,8 +79,7 @@ export function Inputs({ question, rest, sliders, names, frozen, curves, moved, 
           <span>${label}</span>
           <input name=${name} list=${list} autocomplete="off" spellcheck="false" />
         </label>`)}
-        <datalist id="models">${names.models.map((n) => html`<option value=${n} />`)}</datalist>
-        <datalist id="machines">${names.machines.map((n) => html`<option value=${n} />`)}</datalist>
+        ${lists}
         <button type="submit" class="strong" title="search every legal split">Best</button>
       </form>`}
     ${frozen && html`<dl class="given">${fields.filter(([n]) => question[n] != null).map(
@@ -99,20 +100,22 @@ function Slider({ slider, value, points, frozen, onSlide, set }) {
   const text = stopText(value);
   const id = `slider-${slider.name}`;
   const move = (event) => onSlide(slider, Number(event.target.value));
+  const curve = useMemo(() => html`<${Curve} slider=${slider} points=${points} at=${at} />`,
+    [slider.name, String(slider.stops), points, at]);
   return html`<div class="slider">
     <label for=${id}><span>${slider.label}${set ? " (kept)" : ""}</span>
       <output>${text}</output></label>
     ${!frozen && html`<input id=${id} type="range" min="0" max=${slider.stops.length - 1} step="1"
       value=${at} aria-valuetext=${`${text}${slider.follows ? `, ${slider.follows} follows` : ""}`}
       onInput=${move} />`}
-    <${Curve} slider=${slider} points=${points} at=${at} frozen=${frozen} id=${id} />
+    ${curve}
   </div>`;
 }
 
 const LEAST_RANGE = Math.log(2);  // of a curve's height, so that a difference of some % looks small
 
 /** Chip time per token along a slider: lower is better; a cross where there is no plan. */
-function Curve({ slider, points, at, frozen, id }) {
+function Curve({ slider, points, at }) {
   const width = 260, height = 40, edge = 8;
   if (!points || points.length !== slider.stops.length) {
     return html`<svg class="curve" viewBox=${`0 0 ${width} ${height}`} aria-hidden="true"></svg>`;

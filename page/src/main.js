@@ -2,7 +2,7 @@
 
 import { render } from "preact";
 import { html } from "htm/preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { addressOf, fromHash, toHash } from "./address.js";
 import { Charts } from "./charts.js";
 import { Compare } from "./comparison.js";
@@ -35,6 +35,29 @@ function Answer({ frame, refused, problems, busy, onOpen }) {
   </header>`;
 }
 
+/** Calls `work` when the next frame of the browser is drawn. */
+function afterPaint(work) {
+  requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = work;
+    channel.port2.postMessage(0);
+  });
+}
+
+/** The question after a move of a slider to a stop. */
+function changed(question, slider, stop) {
+  const change = slider.changes[stop];
+  if (!slider.group) return { ...question, ...change };
+  return { ...question, [slider.group]: { ...question[slider.group], ...change } };
+}
+
+/** Ask for the frame after the next step of a slider in the same direction, while this one is drawn. */
+function lookAhead(frame, { name, by }) {
+  const slider = frame.sliders.find((s) => s.name === name);
+  const stop = slider ? slider.stops.indexOf(slider.value) + by : -1;
+  if (slider && slider.changes[stop]) server.lookAhead(changed(frame.question, slider, stop));
+}
+
 /** Whether two questions differ in the strategy alone, so that the search for one is that for the other. */
 function sameWork(a, b) {
   const work = (question) => JSON.stringify({ ...question, strategy: null, words: null });
@@ -63,9 +86,10 @@ function App() {
     ownHash.current = hash;
     history[isNew ? "pushState" : "replaceState"](null, "", hash);
   };
-  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, isLink, at }) => {
+  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, isLink, at, step }, isNewer) => {
     try {
       const next = await server.frame(question);
+      if (step && !isNewer()) lookAhead(next, step);
       movedAt.current = at;
       show(next);
       if (isSearch) {
@@ -73,7 +97,7 @@ function App() {
         setCurves({});
       }
       fail([]);
-      enter(addressOf(next), isTyped);
+      afterPaint(() => enter(addressOf(next), isTyped));
     } catch (error) {
       fail(error.problems || [String(error)]);
       if (isSearch) refuse(question);
@@ -113,15 +137,11 @@ function App() {
     return () => removeEventListener("hashchange", fromAddress);
   }, []);
 
-  useEffect(() => {  // a slider's move has been drawn: after the next frame of the browser
+  useLayoutEffect(() => {  // a slider's move is drawn by the next frame of the browser
     if (!movedAt.current) return;
     const start = movedAt.current;
     movedAt.current = 0;
-    requestAnimationFrame(() => {
-      const channel = new MessageChannel();
-      channel.port1.onmessage = () => moves.push(performance.now() - start);
-      channel.port2.postMessage(0);
-    });
+    afterPaint(() => moves.push(performance.now() - start));
   }, [frame]);
 
   useEffect(() => {  // curves of all sliders, when nothing moves any more
@@ -144,13 +164,12 @@ function App() {
   const slide = (slider, stop) => {
     const at = performance.now();
     if (waiting.current) waiting.current.abort();
-    const change = slider.changes[stop];
-    const question = { ...(asked.current || frame.question) };
-    if (slider.group) question[slider.group] = { ...question[slider.group], ...change };
-    else Object.assign(question, change);
+    const question = changed(asked.current || frame.question, slider, stop);
+    const value = moved[slider.name] ?? slider.value;
+    const step = { name: slider.name, by: Math.sign(stop - slider.stops.indexOf(value)) };
     asked.current = question;
     move((others) => ({ ...others, [slider.name]: slider.stops[stop] }));
-    ask({ question, isSearch: false, at });
+    ask({ question, isSearch: false, at, step });
   };
   const search = (question) => {
     wait(true);
@@ -169,8 +188,7 @@ function App() {
   const mesh = useMemo(() => frame && html`<${MeshPicture} frame=${frame} />`, [frame]);
   const charts = useMemo(() => frame && html`<${Charts} frame=${frame} best=${searched}
     batches=${curves.batch} />`, [frame, searched, curves.batch]);
-  const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open}
-    onOpen=${() => {}} />`, [frame, open]);
+  const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open} />`, [frame, open]);
   const inputs = frame ? { question: frame.question, sliders: frame.sliders }
     : refused && defaults.kind && { ...mendable(refused, defaults), sliders: [] };
   const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>

@@ -1,7 +1,7 @@
 // The mesh picture: chips coloured by their coordinate on one axis, and what one of them holds.
 
 import { html } from "htm/preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { whole } from "./format.js";
 import { COLOURS, Pane, Table } from "./parts.js";
 
@@ -45,11 +45,15 @@ export function coordinate(role, place) {
   return value;
 }
 
+/** Red, green and blue of a coordinate. */
 function colour(value, size) {
-  if (size <= COLOURS.length) return COLOURS[value];
+  if (size <= COLOURS.length) return [1, 3, 5].map((at) => parseInt(COLOURS[value].slice(at, at + 2), 16));
   const t = value / (size - 1);  // from dark blue to light yellow: lightness alone tells them apart
-  return `rgb(${Math.round(255 * t)},${Math.round(32 + 200 * t)},${Math.round(110 - 60 * t)})`;
+  return [255 * t, 32 + 200 * t, 110 - 60 * t].map(Math.round);
 }
+
+/** A colour as a pixel of image data, which all browsers' machines keep with its lowest byte first. */
+const pixel = ([red, green, blue]) => (0xff << 24) | (blue << 16) | (green << 8) | red;
 
 function panelText(mesh, drawn) {
   const [across, down, ...outer] = mesh.letters;
@@ -106,7 +110,7 @@ export function MeshPicture({ frame, frozen }) {
   const coordinates = Object.fromEntries(mesh.roles.map((r) => [r.role, coordinate(r, place)]));
 
   const same = JSON.stringify([mesh.shape, mesh.roles]);  // most sliders leave the picture as it is
-  useEffect(() => draw(canvas.current, mesh, drawn, role, at), [same, drawn, role && role.role, ...at]);
+  useLayoutEffect(() => draw(canvas.current, mesh, drawn, role, at), [same, drawn, role && role.role, ...at]);
 
   const find = (event) => {
     const rect = canvas.current.getBoundingClientRect();
@@ -168,43 +172,75 @@ function group(mesh, role) {
   return coordinates(mesh, { parts });
 }
 
+/** Fill the cells of all chips: pixels are written to memory, since 16,384 rectangles take long to paint. */
+function fill(context, mesh, drawn, role, scale) {
+  const size = drawn.cell * scale;
+  const filled = size - (drawn.cell > 5 ? scale : 0);  // between cells that are not tiny there is a gap
+  const { width, height } = context.canvas;
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const valueAt = coordinates(mesh, role);
+  const colours = Array.from({ length: role ? role.size : 1 }, (_, value) => pixel(colour(value, role ? role.size : 1)));
+  for (let panel = 0; panel < drawn.panels; panel++) {
+    const [left, top] = corner(drawn, panel, 0, 0).map((css) => css * scale);
+    for (let row = 0; row < drawn.rows; row++) {
+      const line = (top + row * size) * width + left;
+      for (let column = 0; column < drawn.columns; column++) {
+        const place = position(mesh, drawn, panel, column, row);
+        if (drawn.isNodes && place[1] >= mesh.shape[1]) continue;
+        const from = line + column * size;
+        pixels.fill(colours[valueAt(place)], from, from + filled);
+      }
+      for (let y = 1; y < filled; y++) pixels.copyWithin(line + y * width, line, line + drawn.columns * size);
+    }
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/** Where the cell of a chip begins, in CSS pixels. */
+function corner(drawn, panel, column, row) {
+  const left = (panel % drawn.across) * (drawn.columns * drawn.cell + 6);
+  const top = Math.floor(panel / drawn.across) * (drawn.rows * drawn.cell + 6);
+  return [left + column * drawn.cell, top + row * drawn.cell];
+}
+
 function draw(canvas, mesh, drawn, role, at) {
-  const scale = Math.min(2, globalThis.devicePixelRatio || 1);
+  const scale = Math.min(2, Math.ceil(globalThis.devicePixelRatio || 1));
   canvas.width = drawn.width * scale;
   canvas.height = drawn.height * scale;
   const context = canvas.getContext("2d");
+  fill(context, mesh, drawn, role, scale);
   context.scale(scale, scale);
   const { cell } = drawn;
-  const gap = cell > 5 ? 1 : 0;
+  if (cell <= 3) return mark(context, ...corner(drawn, ...at), cell, true);
   const own = position(mesh, drawn, ...at);
   const ownGroup = group(mesh, role);
   const same = ownGroup(own);
   const valueAt = coordinates(mesh, role);
+  context.font = "10px sans-serif";
   for (let panel = 0; panel < drawn.panels; panel++) {
-    const left = (panel % drawn.across) * (drawn.columns * cell + 6);
-    const top = Math.floor(panel / drawn.across) * (drawn.rows * cell + 6);
     for (let row = 0; row < drawn.rows; row++) {
       for (let column = 0; column < drawn.columns; column++) {
         const place = position(mesh, drawn, panel, column, row);
         if (drawn.isNodes && place[1] >= mesh.shape[1]) continue;
-        const value = valueAt(place);
-        context.fillStyle = colour(value, role ? role.size : 1);
-        context.fillRect(left + column * cell, top + row * cell, cell - gap, cell - gap);
+        const [left, top] = corner(drawn, panel, column, row);
         if (cell >= 18) {
           context.fillStyle = "#fff";
           context.strokeStyle = "#0009";
           context.lineWidth = 2;
-          context.font = "10px sans-serif";
-          context.strokeText(value, left + column * cell + 3, top + row * cell + 13);
-          context.fillText(value, left + column * cell + 3, top + row * cell + 13);
+          context.strokeText(valueAt(place), left + 3, top + 13);
+          context.fillText(valueAt(place), left + 3, top + 13);
         }
-        const isOwn = panel === at[0] && column === at[1] && row === at[2];
-        if (isOwn || (cell > 3 && ownGroup(place) === same)) {
-          context.lineWidth = isOwn ? 3 : 1.5;
-          context.strokeStyle = isOwn ? "#d00" : "#000";
-          context.strokeRect(left + column * cell + 1, top + row * cell + 1, cell - 2, cell - 2);
-        }
+        if (ownGroup(place) === same) mark(context, left, top, cell, false);
       }
     }
   }
+  return mark(context, ...corner(drawn, ...at), cell, true);
+}
+
+/** Outline a cell: that of the chosen chip, or of one that shares all but the role with it. */
+function mark(context, left, top, cell, isChosen) {
+  context.lineWidth = isChosen ? 3 : 1.5;
+  context.strokeStyle = isChosen ? "#d00" : "#000";
+  context.strokeRect(left + 1, top + 1, cell - 2, cell - 2);
 }

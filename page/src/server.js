@@ -27,17 +27,39 @@ const ask = (path, question, signal) =>
   });
 
 export const start = () => answer("api/start");
-export const frame = (question) => ask("api/frame", question);
+
+const MOST_AHEAD = 8;  // answers
+const ahead = new Map();  // of questions that may come next: as JSON -> a promise of the answer
+
+/** The answer to a question, which may have been asked for ahead. */
+export function frame(question) {
+  const known = ahead.get(JSON.stringify(question));
+  return known || ask("api/frame", question);
+}
+
+/** Ask for the answer to a question that is likely to come next. */
+export function lookAhead(question) {
+  const key = JSON.stringify(question);
+  if (ahead.has(key)) return;
+  const answered = ask("api/frame", question);
+  answered.catch(() => {});  // whoever asks the question gets the problem
+  ahead.set(key, answered);
+  if (ahead.size > MOST_AHEAD) ahead.delete(ahead.keys().next().value);
+}
+
 export const curve = (question, slider, signal) => ask("api/curve", { question, slider }, signal);
 export const run = (from) => answer(`api/run?from=${from}`);
 
-/** Calls `work` with the newest question, one at a time: those in between are left out. */
+/** Calls `work` with the newest question, one at a time: those in between are left out.
+ *
+ * `work` gets a function too, which tells whether a newer question waits.
+ */
 export function newestOnly(work) {
   let busy = false;
   let waiting = null;
   async function go(item) {
     busy = true;
-    try { await work(item); } finally { busy = false; }
+    try { await work(item, () => waiting !== null); } finally { busy = false; }
     if (waiting !== null) { const next = waiting; waiting = null; go(next); }
   }
   return (item) => { if (busy) waiting = item; else go(item); };
