@@ -41,7 +41,7 @@ export function mendable(question, defaults) {
   return { question: { ...defaults, ...fields }, rest: words.map((word) => word.join("=")).join(", ") };
 }
 
-export function Inputs({ question, rest, sliders, names, frozen, curves, moved, onSlide, onSearch, onProblems }) {
+export function Inputs({ question, rest, sliders, names, frozen, curves, moved, onAim, onSlide, onSearch, onProblems }) {
   const search = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -90,16 +90,17 @@ export function Inputs({ question, rest, sliders, names, frozen, curves, moved, 
       : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>`}
     ${sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
       value=${moved[slider.name] ?? slider.value}
-      frozen=${frozen} points=${curves[slider.name]} onSlide=${onSlide}
+      frozen=${frozen} points=${curves[slider.name]} onAim=${onAim} onSlide=${onSlide}
       set=${slider.group === "words" && slider.name in question.words} />`)}
   </${Pane}>`;
 }
 
-function Slider({ slider, value, points, frozen, onSlide, set }) {
+function Slider({ slider, value, points, frozen, onAim, onSlide, set }) {
   const at = Math.max(0, slider.stops.indexOf(value));
   const text = stopText(value);
   const id = `slider-${slider.name}`;
   const move = (event) => onSlide(slider, Number(event.target.value));
+  const aim = () => onAim(slider.name);
   const curve = useMemo(() => html`<${Curve} slider=${slider} points=${points} at=${at} />`,
     [slider.name, String(slider.stops), points, at]);
   return html`<div class="slider">
@@ -107,7 +108,7 @@ function Slider({ slider, value, points, frozen, onSlide, set }) {
       <output>${text}</output></label>
     ${!frozen && html`<input id=${id} type="range" min="0" max=${slider.stops.length - 1} step="1"
       value=${at} aria-valuetext=${`${text}${slider.follows ? `, ${slider.follows} follows` : ""}`}
-      onInput=${move} />`}
+      onInput=${move} onFocus=${aim} onPointerEnter=${aim} />`}
     ${curve}
   </div>`;
 }

@@ -13,7 +13,9 @@ import { Patterns } from "./parts.js";
 import { Reasons } from "./reasons.js";
 import * as server from "./server.js";
 
-const CALM_MS = 300;  // without a move, before the curves are asked for
+const CALM_MS = 700;  // without a move, before the curves are asked for
+const STEPS_AHEAD = 2;  // of a slider that moves
+const AIMED_MS = 60;  // on a slider, before the frames at both sides of it are asked for
 const embedded = document.getElementById("frozen");
 const frozen = embedded ? JSON.parse(embedded.textContent) : null;
 const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's move to its paint
@@ -51,11 +53,13 @@ function changed(question, slider, stop) {
   return { ...question, [slider.group]: { ...question[slider.group], ...change } };
 }
 
-/** Ask for the frame after the next step of a slider in the same direction, while this one is drawn. */
-function lookAhead(frame, { name, by }) {
+/** Ask for the frames after the next steps of a slider until something moves; `by` is 1 or -1. */
+async function lookAhead(frame, { name, by }, steps, isCalm) {
   const slider = frame.sliders.find((s) => s.name === name);
   const stop = slider ? slider.stops.indexOf(slider.value) + by : -1;
-  if (slider && slider.changes[stop]) server.lookAhead(changed(frame.question, slider, stop));
+  if (!steps || !isCalm() || !slider || !slider.changes[stop]) return;
+  const next = await server.lookAhead(changed(frame.question, slider, stop));
+  if (next) await lookAhead(next, { name, by }, steps - 1, isCalm);
 }
 
 /** Whether two questions differ in the strategy alone, so that the search for one is that for the other. */
@@ -76,12 +80,18 @@ function App() {
   const [curves, setCurves] = useState(frozen ? frozen.curves : {});
   const [open, setOpen] = useState("");
   const [tab, turn] = useState(frozen && !frozen.frame ? (frozen.comparison ? "compare" : "live") : "plan");
+  const [aimed, aim] = useState("");  // the slider under the pointer, or with the focus
   const [pinned, pin] = useState(null);
   const [hasRun, setRun] = useState(Boolean(frozen && frozen.run));
   const [records, runProblem] = useRun(hasRun, frozen && frozen.run);
   const asked = useRef(null);  // the question of the last move, until it is answered
-  const movedAt = useRef(0), waiting = useRef(null), ownHash = useRef("");
+  const movedAt = useRef(0), nMoves = useRef(0), waiting = useRef(null), ownHash = useRef("");
 
+  /** A function that tells whether no slider has moved since. */
+  const calm = () => {
+    const count = nMoves.current;
+    return () => nMoves.current === count;
+  };
   const enter = (hash, isNew) => {
     ownHash.current = hash;
     history[isNew ? "pushState" : "replaceState"](null, "", hash);
@@ -89,7 +99,7 @@ function App() {
   const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, isLink, at, step }, isNewer) => {
     try {
       const next = await server.frame(question);
-      if (step && !isNewer()) lookAhead(next, step);
+      if (step && !isNewer()) lookAhead(next, step, STEPS_AHEAD, calm());
       movedAt.current = at;
       show(next);
       if (isSearch) {
@@ -149,6 +159,7 @@ function App() {
     const stop = new AbortController();
     waiting.current = stop;
     const timer = setTimeout(async () => {
+      await server.lookedAhead();
       for (const slider of frame.sliders) {
         if (stop.signal.aborted) return;
         try {
@@ -159,10 +170,20 @@ function App() {
       document.body.dataset.curves = frame.sliders.length;
     }, CALM_MS);
     return () => { clearTimeout(timer); stop.abort(); delete document.body.dataset.curves; };
-  }, [frame, problems]);  // a move that has no answer stops them too
+  }, [frame, problems, aimed]);  // a move that has no answer stops them too, until it is calm again
+
+  useEffect(() => {  // a hand on a slider is about to move it
+    if (frozen || !frame || !aimed) return undefined;
+    const isCalm = calm();
+    const timer = setTimeout(async () => {
+      for (const by of [1, -1]) await lookAhead(frame, { name: aimed, by }, 1, isCalm);
+    }, AIMED_MS);
+    return () => clearTimeout(timer);
+  }, [aimed]);
 
   const slide = (slider, stop) => {
     const at = performance.now();
+    nMoves.current += 1;
     if (waiting.current) waiting.current.abort();
     const question = changed(asked.current || frame.question, slider, stop);
     const value = moved[slider.name] ?? slider.value;
@@ -200,7 +221,7 @@ function App() {
     <main>
       ${tab === "plan" && inputs && html`<div class="panes">
         <${Inputs} ...${inputs} names=${names} frozen=${Boolean(frozen)} curves=${curves}
-          moved=${moved} onSlide=${slide} onSearch=${search} onProblems=${fail} />
+          moved=${moved} onAim=${aim} onSlide=${slide} onSearch=${search} onProblems=${fail} />
         ${mesh}${charts}${reasons}
       </div>`}
       ${tab === "live" && html`<${Live} records=${records} problem=${runProblem} />`}

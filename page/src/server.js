@@ -37,18 +37,21 @@ export function frame(question) {
   return known || ask("api/frame", question);
 }
 
-/** Ask for the answer to a question that is likely to come next. */
+/** Ask for the answer to a question that is likely to come next; the promise ends when it is there. */
 export function lookAhead(question) {
   const key = JSON.stringify(question);
-  if (ahead.has(key)) return;
-  const answered = ask("api/frame", question);
-  answered.catch(() => {});  // whoever asks the question gets the problem
-  ahead.set(key, answered);
-  if (ahead.size > MOST_AHEAD) ahead.delete(ahead.keys().next().value);
+  if (!ahead.has(key)) {
+    ahead.set(key, ask("api/frame", question));
+    if (ahead.size > MOST_AHEAD) ahead.delete(ahead.keys().next().value);
+  }
+  return ahead.get(key).catch(() => {});  // whoever asks the question gets the problem
 }
 
 export const curve = (question, slider, signal) => ask("api/curve", { question, slider }, signal);
 export const run = (from) => answer(`api/run?from=${from}`);
+
+/** A promise that ends when all questions asked for ahead are answered. */
+export const lookedAhead = () => Promise.allSettled(ahead.values());
 
 /** Calls `work` with the newest question, one at a time: those in between are left out.
  *

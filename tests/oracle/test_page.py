@@ -68,6 +68,21 @@ def test_a_link_is_a_plan(chromium: Browser, page: Page, address: str) -> None:
     other.close()
 
 
+def test_the_stops_beside_a_focused_slider_are_asked_for_ahead(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    before = facts(page)
+    frames = "performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/frame'))"
+    n_frames = page.run(f"{frames}.length")
+    page.run("document.getElementById('slider-flops').focus()")
+    page.wait(f"{frames}.length === {n_frames + 2}")  # one stop to each side
+    move(page, "flops", "ArrowRight")
+    ahead = facts(page)
+    assert ahead["answer"] != before["answer"]
+    show(page, address + ahead["address"])  # asked anew
+    assert facts(page)["answer"] == ahead["answer"]
+    assert page.problems == []
+
+
 def test_two_sliders_moved_at_once_both_count(page: Page, address: str) -> None:
     show(page, address + SMALL)
     for slider in ("flops", "hbm_bandwidth"):

@@ -5,9 +5,11 @@ It keeps no state but a cache of answers, and reads no path that a request names
 
 from __future__ import annotations
 
+import asyncio
 import http
 import logging
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -95,7 +97,6 @@ class App:
 
     def __init__(self, opened: Opened | None = None) -> None:
         self._opened = opened or Opened()
-        self._n_frames = 0  # asked for
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/"): self._file("index.html"),
             ("GET", "/page.js"): self._file("page.js"),
@@ -176,14 +177,21 @@ class App:
 
     async def _frame(self, request: Request) -> Response:
         question = await _body(request, Question)
-        self._n_frames += 1
         return _json(await run_in_threadpool(frame, question, self._opened.local))
 
     async def _curve(self, request: Request) -> Response:
         question = await _body(request, CurveQuestion)
-        return _json({"points": await run_in_threadpool(self._points, question)})
+        gone = threading.Event()
+        watch = asyncio.create_task(_disconnected(request, gone))
+        try:
+            points = await run_in_threadpool(self._points, question, lambda: not gone.is_set())
+        finally:
+            watch.cancel()
+        return _json({"points": points})
 
-    def _points(self, question: CurveQuestion) -> list[dict[str, Any]]:
+    def _points(
+        self, question: CurveQuestion, is_wanted: Callable[[], bool]
+    ) -> list[dict[str, Any]]:
         local = self._opened.local
         if question.question.strategy is None:
             raise BadInput("a curve needs the strategy that its slider belongs to.")
@@ -191,15 +199,7 @@ class App:
         choices = {s.name: s for s in sliders(question.question, inputs, answer(inputs))}
         if question.slider not in choices:
             raise UnknownName("slider", question.slider, choices)
-        n_frames = self._n_frames
-
-        def is_wanted() -> bool:
-            return self._n_frames == n_frames
-
-        points = curve(question.question, choices[question.slider], local, is_wanted)
-        if not is_wanted():
-            raise Refused(409, "a slider has moved since.")
-        return points
+        return curve(question.question, choices[question.slider], local, is_wanted)
 
     async def _run(self, request: Request) -> Response:
         """The records of the run of the command line, from a byte of its file on."""
@@ -209,6 +209,13 @@ class App:
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise Refused(400, "from is the number of a byte.")
         return _json(await run_in_threadpool(read_run, self._opened.run, int(text)))
+
+
+async def _disconnected(request: Request, gone: threading.Event) -> None:
+    """Set `gone` when the client of a request whose body is read has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone.set()
 
 
 async def _body(request: Request, kind: type[Any]) -> Any:

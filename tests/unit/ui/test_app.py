@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from shardwise.ui.app import HEADERS, MOST_BYTES, App, Opened
-from shardwise.ui.question import Question
+from shardwise.ui.question import Inputs, Question
 from tests.unit.ui.questions import SERVING, TRAINING
 
 BASE = "http://127.0.0.1:8710"
@@ -70,6 +71,39 @@ def test_a_command_line_without_an_answer_opens_the_page_with_its_question() -> 
     assert "fit" in document["problems"][0]
     assert document["frame"] is None
     assert msgspec.convert(document["question"], Question) == large
+
+
+def test_a_curve_ends_when_its_client_leaves(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    question = send(app, "POST", "/api/frame", json=QUESTION).json()["question"]
+    body = json.dumps({"question": question, "slider": "seq"}).encode()
+    is_asked, is_alone = threading.Event(), threading.Event()
+    points = []
+
+    def point(inputs: Inputs) -> dict[str, Any]:
+        points.append(inputs)
+        is_asked.set()
+        is_alone.wait(0.5)
+        return {}
+
+    async def ask_and_leave() -> None:
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            if message := next(messages, None):
+                return message
+            await asyncio.to_thread(is_asked.wait)
+            asyncio.get_running_loop().call_later(0.1, is_alone.set)
+            return {"type": "http.disconnect"}
+
+        async def ignore(message: Any) -> None: ...
+
+        headers = [(b"content-type", b"application/json"), (b"host", b"127.0.0.1")]
+        scope = {"type": "http", "method": "POST", "path": "/api/curve", "query_string": b""}
+        await app({**scope, "headers": headers}, receive, ignore)
+
+    monkeypatch.setattr("shardwise.ui.sliders._numbers", point)
+    asyncio.run(ask_and_leave())
+    assert len(points) == 1
 
 
 def test_a_question_is_answered(app: App) -> None:
