@@ -4,8 +4,8 @@ Each case opens the page at its address, waits until it is calm, and presses arr
 slider, one stop after the other: half a second apart, as a hand does, and then without a pause. The
 page asks for the stops next to a focused slider ahead; without a pause it has no time to. The time
 is that of the page itself: from the input event to the first frame of the browser after the answer
-is drawn. Prints a Markdown table. With --most MS it exits with 4 if a 95th percentile with pauses is
-above.
+is drawn. Prints a Markdown table. With --most MS it exits with 4 if a 95th percentile with pauses
+is above.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--stops", type=int, default=3, help="moves on each slider")
     parser.add_argument("--pauses", type=float, nargs="+", default=(PAUSE_S, 0.0), metavar="S")
     options = parser.parse_args()
-    print("| case | pause | moves | median | 95th percentile | longest |\n|---|---|---|---|---|---|")
+    print("| case | pause | moves | median | 95th percentile | longest |\n" + 6 * "|---" + "|")
     worst = 0.0
     with browser() as opened:
         for name, question in CASES.items():
