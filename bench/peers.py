@@ -18,6 +18,7 @@ an answer; `--write` puts the table into `docs/peers.md`. The last line is one J
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
@@ -156,9 +157,10 @@ def key_of(call: dict[str, Any]) -> str:
 def ask(python: str, asked: Sequence[dict[str, Any]], kept: dict[str, Any], seconds: float) -> None:
     """Have calls answered, and keep each answer at once, until `seconds` are over."""
     start = time.perf_counter()
-    with subprocess.Popen(
-        [python, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as worker:
+    command = [python, "-c", WORKER]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    # A worker that has ended reads no further call.
+    with contextlib.suppress(BrokenPipeError), subprocess.Popen(command, **pipes) as worker:
         assert worker.stdin
         assert worker.stdout
         for call in asked:

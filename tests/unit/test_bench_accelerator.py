@@ -232,6 +232,7 @@ def test_layouts_are_planned_at_measured_rates(
     assert found["left_out"] == []
 
 
+@pytest.mark.oracle
 def test_two_stages_on_this_cpu(
     accelerator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from shardwise.search.serving.rule import USUAL_TTFT_S
 from tests.golden.terminal import run
+from tests.unit.runtime.scripts import rows
 
 TRAINING = (
     "deepseek-v3 v5p:4x8x8 --batch 1024x4096 --dtype fp8",
@@ -34,7 +35,7 @@ def answer(verb: str, question: str) -> Any:
     return json.loads(result.out)
 
 
-@pytest.mark.parametrize("question", TRAINING)
+@pytest.mark.parametrize("question", rows(TRAINING, {TRAINING[1]}))
 def test_training(question: str) -> None:
     plan = answer("plan", f"{question} --train")
     (row,) = answer("sweep", f"{question} --train")["rows"]
