@@ -18,7 +18,7 @@ import numpy as np
 from shardwise.estimate.calibration import MEASURED
 from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.hardware import parse_system
-from shardwise.measure.all_devices import AllDevices
+from shardwise.measure.all_devices import AllDevices, random_numbers
 from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
 from shardwise.measure.timing import Call, Part
@@ -31,7 +31,6 @@ from shardwise.strategy.mesh import Mesh, place
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from shardwise.train.run import compile_step
-from shardwise.train.state import random_state
 from shardwise.workload import Train
 
 DEPTHS = (1, 3)
@@ -100,8 +99,15 @@ def prepared_step(case: Case, devices: AllDevices) -> Call:
     grid = np.array(devices.devices, dtype=object).reshape(1, -1)
     train_step = step_of(case, grid, make_optimizer=guarded_optimizer(recipe))
     compiled = compile_step(train_step)
-    state = random_state(train_step, 0)
-    _, shapes = train_step.shapes()
+    states, shapes = train_step.shapes()
+    # Numbers of NumPy: what draws random weights would have to be compiled, too.
+    state = jax.tree.map(lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding), states)
+    state["weights"] = jax.tree.map(
+        lambda w: jax.device_put(
+            random_numbers((1, *w.shape), w.dtype)[0] / WIDTH**0.5, w.sharding
+        ),
+        states["weights"],
+    )
     tokens = {name: np.zeros(shape.shape, np.int32) for name, shape in shapes.items()}
 
     def step() -> Any:

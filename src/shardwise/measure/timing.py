@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 Part: TypeAlias = Generator[Sequence[Callable[[], Call]], list[float], Result]
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 15
-ROUNDS_S = 25.0  # until which more than `MIN_ROUNDS` begin
+ROUNDS_S = 15.0  # until which more than `MIN_ROUNDS` begin
 TRIAL_S = 0.01  # a trial repeats the call for at least this long
 LEFT_OUT = 0.1  # share of trials that are left out at either end
 

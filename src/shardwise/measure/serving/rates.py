@@ -17,6 +17,7 @@ from jax import lax
 from shardwise.estimate.elementwise import WIDTHS
 from shardwise.estimate.serving.measured_rates import padded_keys
 from shardwise.hardware.figure import PRODUCT_DTYPES, PRODUCT_ROWS
+from shardwise.measure.all_devices import random_numbers
 from shardwise.measure.timing import Call, Part
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_elements
@@ -27,7 +28,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import BLOCK_TOKENS, PagedForward
 from shardwise.runtime.serving.sampling import Draw, draw
-from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.descriptions import describe, map_infos
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
@@ -86,7 +87,7 @@ def _prepared(function: Callable[..., Any], *inputs: Any) -> Call:
 
 def _matrix(weights: str, shape: tuple[int, int], seed: int) -> cpu_rows.Rows:
     """A random weight, stored by output."""
-    values_OI = jax.random.normal(jax.random.key(seed), shape, jnp.float32)
+    values_OI = jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
     if weights != "int8":
         return cpu_rows.Rows(values_OI.astype(dtype(weights)))
     return cpu_rows.Rows((10 * values_OI).astype(jnp.int8), jnp.full(shape[0], 0.1))
@@ -147,9 +148,11 @@ def narrow_passes(config: ModelConfig, kv: str) -> Pass:
     forward = PagedForward(
         engine=state, n_blocks=SEQUENCES * width, block_tokens=BLOCK_TOKENS, by_layer=True
     )
-    weights = forward.weights_by_layer(
-        init_weights(describe(config), jax.random.key(0), jnp.float32)
+    # Numbers of NumPy: JAX would compile a program for each shape.
+    numbers = map_infos(
+        lambda info: random_numbers((1, *info.shape), np.float32)[0], describe(config)
     )
+    weights = forward.weights_by_layer(numbers)
     run = jax.jit(
         forward.function(), donate_argnums=1, compiler_options=cpu_rows.compiler_options()
     )
