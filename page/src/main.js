@@ -23,7 +23,8 @@ const moves = (globalThis.shardwiseMoves = []);  // milliseconds from a slider's
 /** The answer to the last question that has one; above it, why a later question has none. */
 function Answer({ frame, refused, problems, busy, onOpen }) {
   const question = frame ? frame.question : refused;
-  const title = question ? `${question.model} on ${question.hardware}` : "Shardwise";
+  const isNamed = question && question.model && question.hardware;
+  const title = isNamed ? `${question.model} on ${question.hardware}` : "Shardwise";
   return html`<header class=${problems.length || (frame && !frame.fits) ? "answer bad" : "answer"} aria-live="polite">
     ${problems.length > 0 && html`<div role="alert"><ul class="problem">
       ${problems.map((p) => html`<li>${p}</li>`)}</ul></div>`}

@@ -165,7 +165,10 @@ NO_PLAN += "!document.querySelector('.facts, #mesh, #charts, #reasons, .slider')
         ("model=llama3.2-1b&hardware=v5e:2x4&batch=lots", "batch must be a whole number."),
         ("model=llama3.2-1b&hardware=v5e:2x4&kind=serve&batch=x", "batch must be a whole number."),
         ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&peak=yes", "peak must be 1 or 0."),
-        ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&sequence=9", "unknown field `sequence`"),
+        (
+            "model=llama3.2-1b&hardware=v5e:2x4&batch=16&sequence=9",
+            "a question has no sequence. It has model,",
+        ),
         ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&mesh.tensor=7", "7"),
         ("model=llama3.2-1b&hardware=v5e:2x4&batch=16&x.nothing=2", '"nothing"'),
     ],
@@ -193,6 +196,13 @@ def test_a_wrong_link_in_an_open_page_removes_its_plan(page: Page, address: str)
     page.run("history.back()")
     page.wait("!document.querySelector('[role=alert]')")
     assert text(page, "ul.facts") == first
+
+
+def test_a_link_that_names_nothing_has_no_title_of_nothing(page: Page, address: str) -> None:
+    page.go(f"{address}#kind=dance")
+    page.wait("Boolean(document.querySelector('[role=alert]') && document.querySelector('form'))")
+    assert text(page, "[role=alert]") == 'kind is "dance"; it must be train or serve.'
+    assert text(page, "h1") == "Shardwise"
 
 
 def test_what_a_refused_link_has_no_field_for_is_named(page: Page, address: str) -> None:

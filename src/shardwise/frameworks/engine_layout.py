@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks.exported import Engine, Settings, refuse
+from shardwise.frameworks.exported import Engine, Settings, no_number, refuse
 from shardwise.models import ModelConfig, presets
 from shardwise.search.serving.legal import min_kv_heads
 from shardwise.workload import Serve
@@ -204,6 +205,11 @@ def quantized_repository(name: str | None) -> tuple[str | None, str | None]:
     return (base, dtype) if base and dtype else (name, None)
 
 
+# Numbers as vLLM takes them: 32k is 32,000 and 32K is 32,768.
+_ROUNDED = re.compile(r"(\d+(?:\.\d+)?)([kKmM])")
+_MULTIPLES = {"k": 1000, "K": 1 << 10, "m": 1_000_000, "M": 1 << 20}
+
+
 class Values:
     """Options of a file under any of their spellings: `tp_size`, `tp-size`, `--tp-size`."""
 
@@ -231,8 +237,10 @@ class Values:
             return None
         if isinstance(value, str) and value.isdecimal():  # manifests quote the arguments
             return int(value)
+        if isinstance(value, str) and (rounded := _ROUNDED.fullmatch(value)):
+            return round(float(rounded[1]) * _MULTIPLES[rounded[2]])
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadFile(f"{self._framework}: {names[0]} is {value!r}; it must be a number.")
+            raise BadFile(no_number(self._framework, names[0], value))
         return value
 
     def size(self, *names: str) -> int:

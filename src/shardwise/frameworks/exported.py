@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -241,8 +242,19 @@ def number(settings: Settings, key: str, default: Any, framework: str) -> Any:
         return default
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
-        raise BadFile(f"{framework}: {key} is {value!r}; it must be a number.")
+        raise BadFile(no_number(framework, key, value))
     return value
+
+
+def no_number(framework: str, key: str, value: object) -> str:
+    """Why the value of an option is no number, and how to give that of a variable."""
+    variable = re.search(r"\$\{?(\w*[A-Za-z]\w*)", value) if isinstance(value, str) else None
+    if variable:
+        return (
+            f"{framework}: {key} is {value}, which neither the file nor the environment sets. Set "
+            f"it: {variable[1]}=8 shardwise import ..."
+        )
+    return f"{framework}: {key} is {value!r}; it must be a number."
 
 
 def setting(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:

@@ -7,7 +7,9 @@ which Megatron-LM makes flags. https://github.com/NVIDIA/Megatron-LM
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
+from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
@@ -187,7 +189,7 @@ def read(settings: Settings) -> TrainingLaunch:
         notes.append(
             "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
         )
-    return megatron_layout.read(
+    launch = megatron_layout.read(
         values,
         "megatron",
         torchrun_chips(settings),
@@ -199,6 +201,19 @@ def read(settings: Settings) -> TrainingLaunch:
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
         presets=_presets(settings),
     )
+    return _sharded_by_deepspeed(launch, settings)
+
+
+def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:
+    """The launch under the ZeRO stage of Megatron-DeepSpeed, the fork whose flag it is."""
+    stage = settings.get("--zero-stage")
+    if "--deepspeed" not in settings or not isinstance(stage, int):
+        return launch
+    if stage not in range(4):
+        raise BadFile(f"megatron: --zero-stage is {stage}; it must be 0, 1, 2 or 3.")
+    notes = [*launch.notes, "Megatron-DeepSpeed: its file --deepspeed_config is not read."]
+    fill = "fsdp" if stage == 3 else "data"
+    return replace(launch, zero=stage, fill=fill, notes=tuple(notes))
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from typing import Any
 from shardwise import units
 from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_recompute
-from shardwise.frameworks.exported import TrainingRun, refuse
+from shardwise.frameworks.exported import TrainingRun, no_number, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 
 SCHEDULES = ("1f1b", "interleaved")
@@ -239,6 +239,8 @@ def _size(values: Mapping[str, Any], name: str, framework: str) -> int:
     value = values.get(name, 1)
     if value is None:
         return 1
+    if isinstance(value, str):
+        raise BadFile(no_number(framework, name, value))
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadFile(f"{framework}: {name} is {value!r}; it must be a number from 1.")
     return value

@@ -27,7 +27,15 @@ from shardwise.frameworks import (
     vllm,
 )
 from shardwise.frameworks.cluster_machine import machine
-from shardwise.frameworks.exported import Framework, Settings, Work, Written, engine, training_run
+from shardwise.frameworks.exported import (
+    Framework,
+    Settings,
+    Work,
+    Written,
+    engine,
+    flat,
+    training_run,
+)
 from shardwise.frameworks.launch import Launch, ServingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
@@ -171,6 +179,7 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     """
     framework = find(name) if name else None
     settings = parse(text, file)
+    _check_is_read(settings, file)
     if framework is None:
         framework = detect(settings, file)
     elif not framework.knows(settings) and (not settings or any(_known_to(settings))):
@@ -199,6 +208,35 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
         misspelled=tuple(misspelled(settings, framework.name)),
         elsewhere=tuple(_elsewhere(settings)),
     )
+
+
+# Kinds of files that resemble those which are read: keys that all have, in any spelling, and the
+# options of `shardwise plan` that say the same.
+_NOT_READ = {
+    "GPT-NeoX": {"pipe_parallel_size": "pipe", "model_parallel_size": "tensor"},
+    "NeMo 1": {
+        "model.tensor_model_parallel_size": "tensor",
+        "model.pipeline_model_parallel_size": "pipe",
+        "exp_manager.name": "",
+    },
+}
+
+
+def _check_is_read(settings: Settings, file: str) -> None:
+    """Refuse a file of a kind that resembles one which is read, and says its layout otherwise.
+
+    Raises:
+        BadFile: it is one.
+    """
+    values = {path.replace("-", "_"): value for path, value in flat(settings).items()}
+    for title, keys in _NOT_READ.items():
+        if not {*keys} <= {*values}:
+            continue
+        fixed = ",".join(f"{axis}={values[key]}" for key, axis in keys.items() if axis)
+        raise BadFile(
+            f"{file} is a configuration of {title}, which is not read. Plan what it says: "
+            f"shardwise plan MODEL HARDWARE --train --batch SEQUENCESxTOKENS --fix {fixed}"
+        )
 
 
 def _elsewhere(settings: Settings) -> Iterator[str]:
@@ -289,7 +327,9 @@ def detect(settings: Settings, file: str) -> Framework:
     scores = {name: framework.knows(settings) for name, framework in FRAMEWORKS.items()}
     best = max(scores.values())
     likely = [name for name, score in scores.items() if score == best]
-    if best < 2:
+    if best == 1:
+        raise BadFile(f"{file} may be of {' or '.join(likely)}. Name it: --from {likely[0]}.")
+    if not best:
         keys = ", ".join([str(key) for key in settings if key != PROGRAM][:4])
         raise BadFile(
             f"{file} has the options of no framework that is read (its first: {keys}). Name it: "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import operator
+import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import BadFile
@@ -16,6 +17,10 @@ PROGRAM = "$"  # the key of the command before its flags
 _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
 # A variable that holds further options, and that the script does not set: `${EXTRA_ARGS}`.
 OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)\w*\}?")
+
+# Words that end a command, and those that send its output to the next word or to their own end.
+_END_OF_COMMAND = ("&", "&&", "|", "||", "|&", ";")
+_REDIRECTION = re.compile(r"(?:\d|&)?(?:>>?|<)(&?[^\s(]*)")
 
 _TAKE_A_COMMAND = ("-c", "--command", "--cmd")  # flags of bash, xpk and others
 _END_OF_LINE = "\x00"  # a word for the end of a line, which ends the values of a flag
@@ -56,7 +61,7 @@ def read(text: str, name: str) -> dict[str, Any]:
 
     Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
     name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`,
-    `$((2 * TP))`); one that is set elsewhere stays as it is.
+    `$((2 * TP))`), else those of the environment; one that has no value stays as it is.
 
     Raises:
         BadFile: the quotes of the script do not match.
@@ -114,7 +119,23 @@ def _words(text: str, name: str) -> list[str]:
             words += shlex.split(command[1] if command else word) if is_command else [word]
     except ValueError as error:
         raise BadFile(f"{name} is no script of a shell: {error}.") from None
-    return [word for word in words if "[@]" not in word and word not in ("$@", "$*")]
+    words = [word for word in words if "[@]" not in word and word not in ("$@", "$*")]
+    return list(_without_redirections(words))
+
+
+def _without_redirections(words: Iterable[str]) -> Iterator[str]:
+    """The words of commands, without what sends their output elsewhere."""
+    is_file = False
+    for word in words:
+        redirection = _REDIRECTION.fullmatch(word)
+        if redirection:
+            is_file = not redirection[1]  # "> file", but not "2>&1"
+        elif word in _END_OF_COMMAND:
+            yield _END_OF_LINE
+        elif not is_file:
+            yield word
+        if not redirection:
+            is_file = False
 
 
 _ASSIGNED = re.compile(
@@ -143,7 +164,8 @@ def _variables(text: str) -> dict[str, str]:
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """A text with the variables put in, or the values that it gives to those that are not set.
 
-    A value that names its own variable, as `TP=${TP:-8}`, has that of the environment, unset.
+    What the script does not set, and the own variable of a value, as `TP=${TP:-8}`, is that of the
+    environment, if it is set there.
     """
 
     def value_of(match: re.Match[str]) -> str:
@@ -151,6 +173,8 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
         if name in variables:
             others = {key: value for key, value in variables.items() if key != name}
             return _expanded(variables[name], others)
+        if name in os.environ:
+            return os.environ[name]
         return match[0] if match[2] is None else match[2].strip("\"'")
 
     return _VARIABLE.sub(value_of, text)

@@ -52,6 +52,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 _FIELD_ERROR = re.compile(
     r"Expected `(\w+)(?: \| null)?`(.*?)(?:, got `\w+`)? - at `\$\.(?:question\.)?(\w+).*`"
 )
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(\w+)`.*")
+_NO_CHOICE = re.compile(r"Invalid enum value '(.*)' - at `\$\.(?:question\.)?kind`")
 _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "1 or 0"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -239,6 +241,11 @@ async def _body(request: Request, kind: type[Any]) -> Any:
 
 def _reason(error: Exception) -> str:
     """Why JSON is no question: the field and what it must be, if that is it."""
+    if unknown := _UNKNOWN_FIELD.fullmatch(str(error)):
+        names = ", ".join(Question.__struct_fields__)
+        return f"a question has no {unknown[1]}. It has {names}."
+    if choice := _NO_CHOICE.fullmatch(str(error)):
+        return f'kind is "{choice[1][:40]}"; it must be train or serve.'
     field_error = _FIELD_ERROR.fullmatch(str(error))
     if not field_error:
         return f"not a question: {str(error)[:200] or type(error).__name__}."

@@ -90,7 +90,9 @@ def _served(plan: ServingPlan) -> tuple[Question, LocalNames]:
         model=plan.model.name,
         hardware=system.name,
         kind="serve",
-        batch=candidate.batch * candidate.server.count if request.machine_is_given else None,
+        batch=candidate.batch * candidate.server.layout.mesh.data
+        if request.machine_is_given
+        else None,
         prompt=job.prompt_tokens,
         output=job.output or 1,
         dtype=job.weights,

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise.errors import ShardwiseError
 from shardwise.plan.schema.json_io import AnyPlan
+from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.search.model_sizes import divisors
 from shardwise.search.training.forms import words
@@ -120,14 +121,24 @@ def _of_work(question: Question, inputs: Inputs, plan: AnyPlan) -> Iterator[Slid
         lengths = _lengths(inputs, job, plan)
         yield _plain("seq", "sequence, tokens", job.seq, lengths)
     elif isinstance(job, Serve) and not isinstance(plan, Plan):
-        most = plan.estimate.decode.max_batch * max(1, plan.strategy.servers.count)
-        batches = [n for n in SERVED if n <= most]
-        value = plan.estimate.decode.batch
-        yield _plain("batch", "batch, sequences of an engine", value, batches)
+        yield _batch_of_engine(plan)
         yield _plain("prompt", "prompt, tokens", question.prompt, LENGTHS[:9])
         yield _plain("output", "output, tokens", question.output, LENGTHS[:6])
         dtypes = list(dict.fromkeys([*DTYPES, question.dtype]))
         yield _slider("", "dtype", "dtype of weights", question.dtype, dtypes)
+
+
+def _batch_of_engine(plan: ServingPlan) -> Slider:
+    """A slider of the sequences of one engine; a question has those of all engines."""
+    from shardwise.plan.serving.rebuild import rebuild
+
+    _, candidate = rebuild(plan)
+    most, unit = candidate.server.max_batch, candidate.server.batch_unit
+    batches = [n for n in SERVED if n <= most and n % unit == 0]
+    label = "batch, sequences of an engine"
+    slider = _slider("", "batch", label, plan.estimate.decode.batch, batches)
+    changes = [{"batch": n * candidate.server.layout.mesh.data} for n in slider.stops]
+    return replace(slider, changes=changes)
 
 
 def _lengths(inputs: Inputs, job: Train, plan: Plan) -> list[int]:

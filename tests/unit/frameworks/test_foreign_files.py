@@ -151,6 +151,12 @@ def test_batch_words_and_names_are_read() -> None:
             "a.yaml",
             "without enable-prefill-cp has 2 co",
         ),
+        (
+            '{"pipe-parallel-size": 4, "model-parallel-size": 2, "train_batch_size": 8}',
+            "a.json",
+            r"GPT-NeoX, which is not read.* --fix pipe=4,tensor=2",
+        ),
+        ("tensor-parallel-size: 8\n", "a.yaml", "may be of vllm"),
         ("tensor-parallel-size: two\nmax-model-len: 9\n", "a.yaml", "it must be a number"),
         (
             "--tensor-model-parallel-size 8 --expert-model-parallel-size 12 "

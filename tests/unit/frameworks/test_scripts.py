@@ -8,6 +8,7 @@ import pytest
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import registry, shell_script
+from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 
 SCRIPT = """\
 #!/bin/bash
@@ -54,6 +55,50 @@ def test_arithmetic_of_whole_numbers_is_worked_out() -> None:
     assert (values["--global-batch-size"], values["--nnodes"]) == (12, 1)
     unknown = [str(values[flag]) for flag in ("--rank", "--left", "--shift")]
     assert all(value.startswith("$((") for value in unknown), unknown
+
+
+def test_variables_that_the_script_does_not_set_are_those_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "TP=${TP:-4}\nvllm serve m --tensor-parallel-size $TP --max-num-seqs ${SEQS:-8}"
+    for name, value in {"TP": "2", "SEQS": "16"}.items():
+        monkeypatch.setenv(name, value)
+    flags = shell_script.read(text, "a.sh")
+    assert (flags["--tensor-parallel-size"], flags["--max-num-seqs"]) == (2, 16)
+
+
+def test_a_variable_without_a_value_is_named() -> None:
+    with pytest.raises(
+        BadFile, match=r"size is \$TP_OF_ALL, which .* TP_OF_ALL=8 shardwise import"
+    ):
+        registry.read("vllm serve m --tensor-parallel-size $TP_OF_ALL", "a.sh")
+
+
+@pytest.mark.parametrize(
+    "end", ["> log.txt 2>&1 &", "2>&1 | tee log.txt", ">log.txt", "&> log.txt", "&& echo 3"]
+)
+def test_where_output_goes_is_no_value(end: str) -> None:
+    flags = shell_script.read(f"vllm serve m --tp 8 --kv-cache-dtype fp8 --pp 2 {end}", "a.sh")
+    assert (flags["--kv-cache-dtype"], flags["--pp"]) == ("fp8", 2)
+    assert "log.txt" not in flags["$"] or "tee" in flags["$"]
+
+
+def test_the_stage_of_megatron_deepspeed_is_read() -> None:
+    text = "deepspeed pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 --seq-length 2048"
+    launch = registry.read(f"{text} --bf16 --zero-stage=3 --deepspeed", "a.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert (launch.zero, launch.fill) == (3, "fsdp")
+    assert any("deepspeed_config" in note for note in launch.notes)
+    with pytest.raises(BadFile, match="--zero-stage is 4"):
+        registry.read(f"{text} --zero-stage=4 --deepspeed", "a.sh")
+
+
+def test_rounded_numbers_are_those_of_vllm() -> None:
+    text = "vllm serve m --tensor-parallel-size 2 --max-model-len {}"
+    for word, tokens in {"32k": 32_000, "32K": 32_768, "1.5k": 1500}.items():
+        launch = registry.read(text.format(word), "a.sh").launch
+        assert isinstance(launch, ServingLaunch)
+        assert launch.context == tokens
 
 
 def test_a_quoted_command_is_read() -> None:

@@ -112,3 +112,14 @@ def test_an_impossible_stop_is_a_problem_and_no_error() -> None:
         answer(read(changed, NOTHING_LOCAL))
     points = curve(changed, batch, NOTHING_LOCAL)
     assert len(points) == len(batch.stops)
+
+
+def test_the_batch_of_an_engine_is_what_its_slider_says() -> None:
+    engines = Question(model="llama3.2-1b", hardware="h100:4", kind="serve", prompt=512, output=128)
+    question = settled(engines)
+    inputs = read(question, NOTHING_LOCAL)
+    (slider,) = [s for s in sliders(question, inputs, answer(inputs)) if s.name == "batch"]
+    assert slider.changes[0]["batch"] == 4 * slider.stops[0]  # engines of one chip
+    for stop, change in zip(slider.stops[:3], slider.changes, strict=False):
+        moved = frame(msgspec.structs.replace(question, **change), NOTHING_LOCAL)
+        assert [s["value"] for s in moved["sliders"] if s["name"] == "batch"] == [stop]
