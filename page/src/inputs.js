@@ -87,7 +87,7 @@ export function Inputs({ question, rest, sliders, names, frozen, curves, moved, 
     ${rest && html`<p class="quiet">Best asks for the fields above, without the rest of the link: ${rest}.</p>`}
     ${sliders.length > 0 && html`<p class="quiet">${frozen
       ? "How the answer changes along each choice, the others kept:"
-      : "Stops are legal values; the curve under each is the chip time per token along them. Best searches again."}</p>`}
+      : "The curve under each is the chip time per token along its stops: a cross where there is no plan, a ring where it does not fit. Best searches again."}</p>`}
     ${sliders.map((slider) => html`<${Slider} key=${slider.name} slider=${slider}
       value=${moved[slider.name] ?? slider.value}
       frozen=${frozen} points=${curves[slider.name]} onAim=${onAim} onSlide=${onSlide}

@@ -91,6 +91,7 @@ def write(run: TrainingRun) -> Written:
         notes.append(f"{mesh.n_chips:,} chips are {n_devices:,} devices of JAX, {per_chip} each.")
     if job.precision == "fp32-master":
         notes.append("training state fp32-master: MaxText keeps fp32 weights and no bf16 copy.")
+    notes.append("run_name, base_output_directory, steps, the dataset and its tokenizer.")
     return Written(
         settings=settings,
         notes=notes,

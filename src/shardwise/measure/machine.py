@@ -43,7 +43,7 @@ def measure(
     *,
     serving: bool = False,
 ) -> MeasuredRates:
-    """Measure what plans need, on this CPU as N devices; takes about two minutes.
+    """Measure what plans need, on this CPU as N devices; takes about a minute.
 
     Args:
         on_stage: receives what is measured now.
