@@ -4,7 +4,7 @@ Each case opens the page at its address, waits until it is calm, and presses arr
 slider, one stop after the other:
 
 - steps: half a second apart, as a hand presses them;
-- drags: without a pause along a slider, each slider once the page is calm, all curves drawn;
+- drags: without a pause along a slider, each slider once the page is calm, with all curves;
 - rush: without any pause, from slider to slider, faster than a hand.
 
 The time is that of the page itself: from the input event to the first frame of the browser after
@@ -33,7 +33,7 @@ CASES = {
 WARM_UP = 3  # moves that are not counted
 STEPS, DRAGS, RUSH = WAYS = ("steps", "drags", "rush")
 PAUSE_S = 0.5  # before each of the steps
-CALM = "document.body.dataset.curves"
+CALM = "document.body.dataset.ahead"
 FAILED = 4
 SIZE = (1280, 900)
 

@@ -169,8 +169,17 @@ function App() {
         } catch { if (stop.signal.aborted) return; }
       }
       document.body.dataset.curves = frame.sliders.length;
+      for (const { name } of frame.sliders) {  // the first moves of any of them
+        for (const by of [1, -1]) await lookAhead(frame, { name, by }, STEPS_AHEAD, () => !stop.signal.aborted);
+      }
+      if (!stop.signal.aborted) document.body.dataset.ahead = frame.sliders.length;
     }, CALM_MS);
-    return () => { clearTimeout(timer); stop.abort(); delete document.body.dataset.curves; };
+    return () => {
+      clearTimeout(timer);
+      stop.abort();
+      delete document.body.dataset.curves;
+      delete document.body.dataset.ahead;
+    };
   }, [frame, problems, aimed]);  // a move that has no answer stops them too, until it is calm again
 
   useEffect(() => {  // a hand on a slider is about to move it

@@ -28,7 +28,7 @@ const ask = (path, question, signal) =>
 
 export const start = () => answer("api/start");
 
-const MOST_AHEAD = 8;  // answers
+const MOST_AHEAD = 64;  // answers
 const ahead = new Map();  // of questions that may come next: as JSON -> a promise of the answer
 
 /** The answer to a question, which may have been asked for ahead. */
