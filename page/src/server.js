@@ -41,10 +41,12 @@ export function frame(question) {
 export function lookAhead(question) {
   const key = JSON.stringify(question);
   if (!ahead.has(key)) {
-    ahead.set(key, ask("api/frame", question));
+    const answered = ask("api/frame", question);
+    answered.catch(() => ahead.delete(key));  // whoever asks the question gets the problem anew
+    ahead.set(key, answered);
     if (ahead.size > MOST_AHEAD) ahead.delete(ahead.keys().next().value);
   }
-  return ahead.get(key).catch(() => {});  // whoever asks the question gets the problem
+  return ahead.get(key).catch(() => null);
 }
 
 export const curve = (question, slider, signal) => ask("api/curve", { question, slider }, signal);
