@@ -252,7 +252,7 @@ def no_number(framework: str, key: str, value: object) -> str:
     if variable:
         return (
             f"{framework}: {key} is {value}, which neither the file nor the environment sets. Set "
-            f"it: {variable[1]}=8 shardwise import ..."
+            f"it: {variable[1]}=NUMBER shardwise import ..."
         )
     return f"{framework}: {key} is {value!r}; it must be a number."
 

@@ -60,6 +60,7 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+_BRANCH = re.compile(r"^\s*if\b.*?\bthen\b", re.M | re.S)  # of a script
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
 
@@ -191,6 +192,11 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
+    if PROGRAM in settings and _BRANCH.search(text):
+        branches = (
+            "of its branches (if ... then) all are read: the last value of a variable counts."
+        )
+        launch = replace(launch, notes=(*launch.notes, branches))
     origin = _ORIGIN.search(text)
     if origin:
         launch = replace(

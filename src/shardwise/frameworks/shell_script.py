@@ -145,6 +145,7 @@ _ASSIGNED = re.compile(
 _DEFAULT = re.compile(r"^\s*:\s*\"?\$\{(\w+):?=([^{}]*)\}", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
 _LONGEST_ARITHMETIC = 200  # characters
+_LONGEST_VALUE = 4096  # characters, of a variable that is put into its own next value
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -157,7 +158,12 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}|\$(\w+)")
 
 def _variables(text: str) -> dict[str, str]:
     """The variables that a script sets: `TP=8`, `TP=${TP:-8}`, `: "${TP:=8}"`."""
-    values = {name: "".join(value) for name, *value in _ASSIGNED.findall(text)}
+    values: dict[str, str] = {}
+    for name, *quoted in _ASSIGNED.findall(text):
+        value = "".join(quoted)
+        if name in values and len(values[name]) < _LONGEST_VALUE:  # ARGS="$ARGS --bf16"
+            value = values[name].join(re.split(rf"\$(?:{name}\b|\{{{name}\}})", value))
+        values[name] = value
     return dict(_DEFAULT.findall(text)) | values
 
 

@@ -11,7 +11,10 @@ from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
 from shardwise.frameworks.launch import ServingLaunch
+from shardwise.frameworks.shell_script import PROGRAM
 
+COMMAND = "trtllm-serve"
+FILES = ("config", "extra_llm_api_options")  # options that name a file of further ones
 DEFAULT_BATCH = 2048  # max_batch_size of a rank
 _KV = {"bf16": "auto", "fp8": "fp8"}
 
@@ -87,7 +90,7 @@ def read(settings: Settings) -> ServingLaunch:
     drafted = engine_layout.drafted_tokens(
         values.get("speculative_config"), "max_draft_len", "num_nextn_predict_layers"
     )
-    model, dtype = engine_layout.quantized_repository(values.get("model"))
+    model, dtype = engine_layout.quantized_repository(values.get("model") or _model(settings))
     cache = str(setting(settings, "kv_cache_config.dtype", "auto"))
     return ServingLaunch(
         sizes={
@@ -103,7 +106,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
-        ignored=values.unread_beside_drafts(("speculative_config",), drafted),
+        ignored=values.unread_beside_drafts((*FILES, "speculative_config"), drafted),
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         model=model,
@@ -118,8 +121,25 @@ def knows(settings: Settings) -> int:
         "cuda_graph_config", "tp_size", "pp_size", "ep_size", "backend", "llm_api_args",
         "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
+    count = Values(settings, "tensorrt-llm").count(names)
+    if COMMAND in _words(settings):
+        return 5 + count
     has_dashes = any("-" in key for key in settings)
-    return 0 if has_dashes else Values(settings, "tensorrt-llm").count(names)
+    return 0 if has_dashes else count
+
+
+def _words(settings: Settings) -> list[str]:
+    """The words of a script that are neither options nor their values."""
+    return list(settings.get(PROGRAM) or [])
+
+
+def _model(settings: Settings) -> str | None:
+    """The model that a script serves: `trtllm-serve [serve] MODEL`."""
+    words = _words(settings)
+    if COMMAND not in words:
+        return None
+    after = [word for word in words[words.index(COMMAND) + 1 :] if word != "serve"]
+    return after[0] if after and not after[0].startswith("$") else None
 
 
 FRAMEWORK = Framework(

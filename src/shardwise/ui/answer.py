@@ -51,7 +51,8 @@ def _serving_options(inputs: Inputs) -> dict[str, Any]:
     raise_all(BadInput, [f'"{role}" is no mesh axis.' for role in sizes if role not in ROLES])
     if "data" in sizes:
         raise UnknownName("mesh axis of an engine", "data", [r for r in ROLES if r != "data"])
-    options: dict[str, Any] = {"fixed": {**sizes, **dict(inputs.words)}, "peak": inputs.peak}
-    if inputs.strategy is not None:
+    options: dict[str, Any] = {"peak": inputs.peak}
+    if inputs.strategy is not None:  # an axis that it does not name has one chip
+        sizes = {role: 1 for role in ROLES if role != "data"} | sizes
         options["disaggregate"] = False
-    return options
+    return {**options, "fixed": {**sizes, **dict(inputs.words)}}

@@ -69,7 +69,7 @@ def test_variables_that_the_script_does_not_set_are_those_of_the_environment(
 
 def test_a_variable_without_a_value_is_named() -> None:
     with pytest.raises(
-        BadFile, match=r"size is \$TP_OF_ALL, which .* TP_OF_ALL=8 shardwise import"
+        BadFile, match=r"size is \$TP_OF_ALL, which .* TP_OF_ALL=NUMBER shardwise import"
     ):
         registry.read("vllm serve m --tensor-parallel-size $TP_OF_ALL", "a.sh")
 
@@ -91,6 +91,33 @@ def test_the_stage_of_megatron_deepspeed_is_read() -> None:
     assert any("deepspeed_config" in note for note in launch.notes)
     with pytest.raises(BadFile, match="--zero-stage is 4"):
         registry.read(f"{text} --zero-stage=4 --deepspeed", "a.sh")
+
+
+def test_a_variable_may_be_put_into_its_own_next_value() -> None:
+    text = """
+ARGS="--bf16"
+ARGS="--deepspeed ${ARGS}"
+ARGS="--zero-stage=3 $ARGS"
+deepspeed pretrain_gpt.py --micro-batch-size 1 --seq-length 2048 $ARGS
+"""
+    flags = shell_script.read(text, "a.sh")
+    assert (flags["--zero-stage"], flags["--deepspeed"], flags["--bf16"]) == (3, True, True)
+    doubled = 'A="xy"\n' + 'A="$A$A"\n' * 60 + "train.py $A"
+    assert len(shell_script.read(doubled, "a.sh")["$"][-1]) < 20_000
+
+
+def test_a_command_of_tensorrt_llm_is_its_own() -> None:
+    text = "trtllm-serve serve a/model --tp_size 8 --ep_size 8 --max_seq_len 2000 --config c.yaml"
+    content = registry.read(text, "a.sh")
+    assert content.framework.name == "tensorrt-llm"
+    assert isinstance(content.launch, ServingLaunch)
+    assert (content.launch.model, content.launch.context) == ("a/model", 2000)
+    assert content.launch.ignored == ("config",)
+
+
+def test_branches_of_a_script_are_named() -> None:
+    text = "if [ $A = 1 ]; then\n  LEN=1000\nfi\nvllm serve m --tp 8 --max-model-len $LEN"
+    assert any("branches" in note for note in registry.read(text, "a.sh", "vllm").launch.notes)
 
 
 def test_rounded_numbers_are_those_of_vllm() -> None:

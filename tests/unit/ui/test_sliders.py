@@ -123,3 +123,11 @@ def test_the_batch_of_an_engine_is_what_its_slider_says() -> None:
     for stop, change in zip(slider.stops[:3], slider.changes, strict=False):
         moved = frame(msgspec.structs.replace(question, **change), NOTHING_LOCAL)
         assert [s["value"] for s in moved["sliders"] if s["name"] == "batch"] == [stop]
+
+
+def test_an_axis_that_a_strategy_does_not_name_has_one_chip() -> None:
+    """As in an address, which leaves out sizes of 1."""
+    question = settled(Question(model="llama3.2-1b", hardware="h100:4", kind="serve", batch=4))
+    short = {role: n for role, n in (question.strategy or {}).items() if n > 1 or role == "tensor"}
+    linked = frame(msgspec.structs.replace(question, strategy=short), NOTHING_LOCAL)
+    assert linked["numbers"] == frame(question, NOTHING_LOCAL)["numbers"]
