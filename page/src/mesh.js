@@ -172,29 +172,19 @@ function group(mesh, role) {
   return coordinates(mesh, { parts });
 }
 
-/** Fill the cells of all chips: pixels are written to memory, since 16,384 rectangles take long to paint. */
-function fill(context, mesh, drawn, role, scale) {
-  const size = drawn.cell * scale;
-  const filled = size - (drawn.cell > 5 ? scale : 0);  // between cells that are not tiny there is a gap
-  const { width, height } = context.canvas;
-  const image = context.createImageData(width, height);
-  const pixels = new Uint32Array(image.data.buffer);
-  const valueAt = coordinates(mesh, role);
-  const colours = Array.from({ length: role ? role.size : 1 }, (_, value) => pixel(colour(value, role ? role.size : 1)));
+/** Whether there is a chip at a place: the last panel of nodes may have fewer columns. */
+const exists = (mesh, drawn, place) => !drawn.isNodes || place[1] < mesh.shape[1];
+
+/** Calls `visit` with the place of each chip and where its cell begins, in CSS pixels. */
+function forEachChip(mesh, drawn, visit) {
   for (let panel = 0; panel < drawn.panels; panel++) {
-    const [left, top] = corner(drawn, panel, 0, 0).map((css) => css * scale);
     for (let row = 0; row < drawn.rows; row++) {
-      const line = (top + row * size) * width + left;
       for (let column = 0; column < drawn.columns; column++) {
         const place = position(mesh, drawn, panel, column, row);
-        if (drawn.isNodes && place[1] >= mesh.shape[1]) continue;
-        const from = line + column * size;
-        pixels.fill(colours[valueAt(place)], from, from + filled);
+        if (exists(mesh, drawn, place)) visit(place, ...corner(drawn, panel, column, row));
       }
-      for (let y = 1; y < filled; y++) pixels.copyWithin(line + y * width, line, line + drawn.columns * size);
     }
   }
-  context.putImageData(image, 0, 0);
 }
 
 /** Where the cell of a chip begins, in CSS pixels. */
@@ -202,6 +192,22 @@ function corner(drawn, panel, column, row) {
   const left = (panel % drawn.across) * (drawn.columns * drawn.cell + 6);
   const top = Math.floor(panel / drawn.across) * (drawn.rows * drawn.cell + 6);
   return [left + column * drawn.cell, top + row * drawn.cell];
+}
+
+/** Fill the cells of all chips: pixels are written to memory, since 16,384 rectangles take long to paint. */
+function fill(context, mesh, drawn, role, scale) {
+  const filled = (drawn.cell - (drawn.cell > 5 ? 1 : 0)) * scale;  // cells that are not tiny have a gap
+  const { width, height } = context.canvas;
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const valueAt = coordinates(mesh, role);
+  const size = role ? role.size : 1;
+  const colours = Array.from({ length: size }, (_, value) => pixel(colour(value, size)));
+  forEachChip(mesh, drawn, (place, left, top) => {
+    const from = (top * width + left) * scale;
+    for (let y = 0; y < filled; y++) pixels.fill(colours[valueAt(place)], from + y * width, from + y * width + filled);
+  });
+  context.putImageData(image, 0, 0);
 }
 
 function draw(canvas, mesh, drawn, role, at) {
@@ -212,30 +218,24 @@ function draw(canvas, mesh, drawn, role, at) {
   fill(context, mesh, drawn, role, scale);
   context.scale(scale, scale);
   const { cell } = drawn;
-  if (cell <= 3) return mark(context, ...corner(drawn, ...at), cell, true);
   const own = position(mesh, drawn, ...at);
-  const ownGroup = group(mesh, role);
-  const same = ownGroup(own);
-  const valueAt = coordinates(mesh, role);
-  context.font = "10px sans-serif";
-  for (let panel = 0; panel < drawn.panels; panel++) {
-    for (let row = 0; row < drawn.rows; row++) {
-      for (let column = 0; column < drawn.columns; column++) {
-        const place = position(mesh, drawn, panel, column, row);
-        if (drawn.isNodes && place[1] >= mesh.shape[1]) continue;
-        const [left, top] = corner(drawn, panel, column, row);
-        if (cell >= 18) {
-          context.fillStyle = "#fff";
-          context.strokeStyle = "#0009";
-          context.lineWidth = 2;
-          context.strokeText(valueAt(place), left + 3, top + 13);
-          context.fillText(valueAt(place), left + 3, top + 13);
-        }
-        if (ownGroup(place) === same) mark(context, left, top, cell, false);
+  if (cell > 3) {
+    const ownGroup = group(mesh, role);
+    const same = ownGroup(own);
+    const valueAt = coordinates(mesh, role);
+    context.font = "10px sans-serif";
+    forEachChip(mesh, drawn, (place, left, top) => {
+      if (cell >= 18) {
+        context.fillStyle = "#fff";
+        context.strokeStyle = "#0009";
+        context.lineWidth = 2;
+        context.strokeText(valueAt(place), left + 3, top + 13);
+        context.fillText(valueAt(place), left + 3, top + 13);
       }
-    }
+      if (ownGroup(place) === same) mark(context, left, top, cell, false);
+    });
   }
-  return mark(context, ...corner(drawn, ...at), cell, true);
+  if (exists(mesh, drawn, own)) mark(context, ...corner(drawn, ...at), cell, true);
 }
 
 /** Outline a cell: that of the chosen chip, or of one that shares all but the role with it. */

@@ -247,7 +247,7 @@ def _check_is_read(settings: Settings, file: str) -> None:
 
 def _elsewhere(settings: Settings) -> Iterator[str]:
     """Words of a script that stand for options which are kept elsewhere."""
-    for word in settings.get(PROGRAM) or []:
+    for word in shell_script.words_of(settings):
         is_file = word.endswith((".yml", ".yaml", ".toml")) and not word.endswith("base.yml")
         if is_file or shell_script.OPTIONS_ELSEWHERE.fullmatch(word):
             yield word

@@ -12,6 +12,7 @@ from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
+from shardwise.frameworks.shell_script import words_of
 
 # Options that change memory or speed, and that plans have no word for.
 _UNREAD = (
@@ -151,7 +152,7 @@ def knows(settings: Settings) -> int:
         "max_running_requests", "chunked_prefill_size", "mem_fraction_static", "dp_size",
         "enable_dp_attention", "tp",
     )  # fmt: skip
-    words = [settings.get("-m"), *(settings.get("$") or [])]
+    words = [settings.get("-m"), *words_of(settings)]
     return Values(settings, "sglang").count(names) + 5 * ("sglang.launch_server" in words)
 
 

@@ -239,6 +239,11 @@ def number_or_text(word: str) -> int | float | str | bool:
     return word
 
 
+def words_of(settings: Mapping[str, Any]) -> list[str]:
+    """The words of a script that are neither flags nor their values; none of another file."""
+    return list(settings.get(PROGRAM) or [])
+
+
 def torchrun_chips(settings: Mapping[str, Any]) -> int | None:
     """GPUs that a script's torchrun starts; None if it leaves one of its numbers open."""
     numbers = []

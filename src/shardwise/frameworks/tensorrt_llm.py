@@ -11,7 +11,7 @@ from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
 from shardwise.frameworks.launch import ServingLaunch
-from shardwise.frameworks.shell_script import PROGRAM
+from shardwise.frameworks.shell_script import words_of
 
 COMMAND = "trtllm-serve"
 FILES = ("config", "extra_llm_api_options")  # options that name a file of further ones
@@ -122,20 +122,15 @@ def knows(settings: Settings) -> int:
         "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
-    if COMMAND in _words(settings):
+    if COMMAND in words_of(settings):
         return 5 + count
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else count
 
 
-def _words(settings: Settings) -> list[str]:
-    """The words of a script that are neither options nor their values."""
-    return list(settings.get(PROGRAM) or [])
-
-
 def _model(settings: Settings) -> str | None:
     """The model that a script serves: `trtllm-serve [serve] MODEL`."""
-    words = _words(settings)
+    words = words_of(settings)
     if COMMAND not in words:
         return None
     after = [word for word in words[words.index(COMMAND) + 1 :] if word != "serve"]

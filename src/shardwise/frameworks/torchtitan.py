@@ -25,7 +25,7 @@ from shardwise.frameworks.exported import (
 )
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import expert_axis, nearest_pipe, unsaid
-from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
+from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
 
 _SCHEDULES = {
     "gpipe": "GPipe",
@@ -283,7 +283,7 @@ def _model(values: dict[str, Any]) -> str | None:
 
 def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
     mode = values.get("activation_checkpoint.mode", "selective")
-    for word in settings.get(PROGRAM) or []:
+    for word in words_of(settings):
         if word.startswith("activation-checkpoint:"):
             mode = word.partition(":")[2]
     return {"full": "full", "selective": "dots", "none": "none"}.get(mode)

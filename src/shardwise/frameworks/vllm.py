@@ -15,6 +15,7 @@ from shardwise.frameworks.chip_devices import engine_device_sizes
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
 from shardwise.frameworks.launch import ServingLaunch
+from shardwise.frameworks.shell_script import words_of
 from shardwise.hardware import Chip
 from shardwise.plan.machine import system_of
 
@@ -157,7 +158,7 @@ def _default_batch(ranks: int, chip: Chip) -> int:
 def _model(settings: Settings, values: Values) -> str | None:
     """The model: an option, or the word after `serve`."""
     named = values.get("model", "model_tag")
-    words = settings.get("$") or []
+    words = words_of(settings)
     if named is None and "serve" in words[:-1]:
         return str(words[words.index("serve") + 1])
     return None if named is None else str(named)
@@ -170,7 +171,7 @@ def knows(settings: Settings) -> int:
         "max_num_batched_tokens", "gpu_memory_utilization", "enable_expert_parallel",
         "kv_cache_dtype", "data_parallel_size",
     )  # fmt: skip
-    return Values(settings, "vllm").count(names) + 5 * ("vllm" in (settings.get("$") or []))
+    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words_of(settings))
 
 
 FRAMEWORK = Framework(

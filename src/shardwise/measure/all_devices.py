@@ -115,7 +115,8 @@ class AllDevices:
         for i, (shape, dtype) in enumerate(list(program.arrays) * program.repeats):
             key = (i, shape, dtype, program.group_size)
             if key not in pool:
-                pool[key] = jax.device_put(random_numbers((self.n, *shape), dtype), sharding)
+                of_all = np.broadcast_to(random_numbers(shape, dtype), (self.n, *shape))
+                pool[key] = jax.device_put(of_all, sharding)
             values.append(pool[key])
         return values
 
@@ -135,5 +136,4 @@ def random_numbers(shape: tuple[int, ...], dtype: Any) -> Any:
     """Numbers around 0: exponentials and clocks depend on values."""
     if jnp.issubdtype(dtype, jnp.integer):
         return np.zeros(shape, dtype)
-    values = np.random.default_rng(0).standard_normal(shape[1:], np.float32)
-    return np.broadcast_to(values, shape).astype(dtype)
+    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)

@@ -103,9 +103,7 @@ def prepared_step(case: Case, devices: AllDevices) -> Call:
     # Numbers of NumPy: what draws random weights would have to be compiled, too.
     state = jax.tree.map(lambda s: jax.device_put(np.zeros(s.shape, s.dtype), s.sharding), states)
     state["weights"] = jax.tree.map(
-        lambda w: jax.device_put(
-            random_numbers((1, *w.shape), w.dtype)[0] / WIDTH**0.5, w.sharding
-        ),
+        lambda w: jax.device_put(random_numbers(w.shape, w.dtype) / WIDTH**0.5, w.sharding),
         states["weights"],
     )
     tokens = {name: np.zeros(shape.shape, np.int32) for name, shape in shapes.items()}

@@ -149,9 +149,7 @@ def narrow_passes(config: ModelConfig, kv: str) -> Pass:
         engine=state, n_blocks=SEQUENCES * width, block_tokens=BLOCK_TOKENS, by_layer=True
     )
     # Numbers of NumPy: JAX would compile a program for each shape.
-    numbers = map_infos(
-        lambda info: random_numbers((1, *info.shape), np.float32)[0], describe(config)
-    )
+    numbers = map_infos(lambda info: random_numbers(info.shape, np.float32), describe(config))
     weights = forward.weights_by_layer(numbers)
     run = jax.jit(
         forward.function(), donate_argnums=1, compiler_options=cpu_rows.compiler_options()
