@@ -10,7 +10,7 @@ PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs docs-refresh oracle bench lock clean
+.PHONY: help demo test tests lint docs docs-refresh oracle bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -18,7 +18,10 @@ help:  ## this list
 demo: .venv/.models  ## the whole loop: plan, prove, measure, train, profile, serve; demo/report.html
 	@$(BIN)/shardwise demo
 
-test: .venv/.dev lint  ## everything but the oracle: lint, types, layers, tests, executed pages
+test: .venv/.dev  ## everything but the oracle: lint, types, layers, tests, executed pages
+	@$(MAKE) --no-print-directory --jobs 2 lint tests
+
+tests: .venv/.dev
 	$(BIN)/pytest $(PARALLEL)
 
 lint: .venv/.dev  ## format, style, types and import contracts

@@ -24,11 +24,9 @@ def sm_count(chip: Chip) -> float:
     return _number(chip, "sm.count", 0.0)
 
 
-def sm_flops_per_clock(chip: Chip, dtype: str) -> float:
-    """Peak FLOPs of one SM per clock cycle at a dtype; 0 if the number of SMs is unknown."""
-    n_sms = sm_count(chip)
-    clock_hz = _number(chip, "core.clock", DEFAULT_CLOCK_HZ)
-    return chip.peak(dtype) / n_sms / clock_hz if n_sms else 0.0
+def sm_clocks_per_s(chip: Chip) -> float:
+    """Clock cycles of all SMs per second; 0 if the number of SMs is unknown."""
+    return sm_count(chip) * _number(chip, "core.clock", DEFAULT_CLOCK_HZ)
 
 
 def _number(chip: Chip, name: str, default: float) -> float:

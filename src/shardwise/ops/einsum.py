@@ -7,6 +7,7 @@ Book §3 (notation), §4 (FLOPs of a contraction), §5 (the backward pass).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -47,7 +48,7 @@ def axes_text(axes: tuple[str, ...]) -> str:
     return "{" + ",".join(axes) + "}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is kept
 class Array:
     """A named array: its dims in order, and the axes over which it is a partial sum.
 
@@ -70,7 +71,7 @@ class Array:
         """The name of the array, or of the array whose gradient this is."""
         return self.gradient_of or self.name
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple([dim.name for dim in self.dims])
 
@@ -151,7 +152,7 @@ def local_size(dim: Dim, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> N
     return shard_size(sizes[dim.name_in_memory], dim.axes, mesh)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is kept
 class Einsum:
     """`left . right -> output`: dims in both inputs and not in the output are summed over.
 
@@ -171,7 +172,7 @@ class Einsum:
     def inputs(self) -> tuple[Array, Array]:
         return (self.left, self.right)
 
-    @property
+    @functools.cached_property
     def dims(self) -> tuple[str, ...]:
         """Every dim once, output dims first."""
         names = (*self.output.names, *self.left.names, *self.right.names)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.errors import BadSharding
-from shardwise.ops.einsum import Array, Einsum, shard_size, shards
+from shardwise.ops.einsum import Array, Dim, Einsum, local_size, shard_size, shards
 
 # mesh axis -> the dim that it shards in the local matmul, or None
 Assignment = dict[str, str | None]
@@ -87,12 +87,44 @@ class Program:
 
     def local_flops(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> Num:
         """FLOPs of the chip with the largest shards."""
-        sharded = {}
+        total: Num = 2
+        for name, axes in self._multiplied:
+            size = sizes[name]
+            if axes:
+                size = shard_size(size, axes, mesh)
+            total = total * size
+        return total
+
+    @functools.cached_property
+    def _multiplied(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Dims whose sizes are the factors of the FLOPs, and the mesh axes that shard each."""
+        axes: dict[str, tuple[str, ...]] = {}
         for array in (*self.local.inputs, self.local.output):
             for dim in array.dims:
-                if dim.axes and dim.name not in sharded:
-                    sharded[dim.name] = shard_size(sizes[dim.name], dim.axes, mesh)
-        return self.local.flops({**sizes, **sharded})
+                axes[dim.name] = axes.get(dim.name) or dim.axes
+        return tuple(
+            (name, axes[name]) for name in self.local.dims if name not in self.local.chosen
+        )
+
+    def local_sizes(self, sizes: Mapping[str, Num], mesh: Mapping[str, Num]) -> dict[str, Num]:
+        """Dim -> its size in the local matmul of the chip with the largest shards."""
+        return {dim.name: local_size(dim, sizes, mesh) for dim in self._local_dims}
+
+    @functools.cached_property
+    def _local_dims(self) -> tuple[Dim, ...]:
+        """Each dim of the local matmul once, as its last array has it."""
+        arrays = (*self.local.inputs, self.local.output)
+        return tuple({dim.name: dim for array in arrays for dim in array.dims}.values())
+
+    @functools.cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Dims of the output that come from the right input."""
+        return tuple(dim for dim in self.local.output.names if dim in self.local.right.names)
+
+    @functools.cached_property
+    def rows(self) -> tuple[str, ...]:
+        """The other dims of the output."""
+        return tuple(dim for dim in self.local.output.names if dim not in self.columns)
 
 
 def axes_of(einsum: Einsum) -> tuple[str, ...]:

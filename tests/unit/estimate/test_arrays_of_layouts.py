@@ -41,7 +41,7 @@ CASES = [
      offload=("optimizer", "activations")), "chip"),
 ]  # fmt: skip
 PER_FORM = 3  # layouts of a form that are held against the arrays
-FORMS = 40  # forms of a case
+FORMS = 20  # forms of a case
 
 Words = tuple[object, ...]
 

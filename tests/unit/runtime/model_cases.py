@@ -151,5 +151,14 @@ CASES = {
 }  # fmt: skip
 
 # Between them every array and every block that a gradient goes through; the quick ones most.
-QUICK = ("gemma2", "gpt2", "odd")
-TRAINED = (*QUICK, "gpt_neox", "granite", "nemotron", "smollm3", "cohere, norms of heads", "olmo")
+QUICK = ("gemma2", "odd")
+TRAINED = (
+    *QUICK,
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "nemotron",
+    "smollm3",
+    "cohere, norms of heads",
+    "olmo",
+)

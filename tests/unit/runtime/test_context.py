@@ -11,10 +11,7 @@ from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.parity_context import CASES
 from tests.unit.runtime.scripts import answer, rows, selected
 
-QUICK = (
-    "gather, tensor, fsdp",
-    "two heads, tensor 4, ring",
-)
+QUICK = ("two heads, tensor 4, ring",)
 
 
 @pytest.fixture(scope="module")

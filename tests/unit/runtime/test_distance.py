@@ -47,10 +47,12 @@ def runs(root: Path) -> Any:
     return answer(root, "parity_broken")
 
 
+@pytest.mark.oracle
 def test_a_step_without_a_mistake_is_within_every_bound(runs: Any) -> None:
     assert beyond(runs["none"]) == {}
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", ["norms not summed", "means for sums"])
 def test_a_mistake_in_a_sum_of_gradients_is_seen(runs: Any, name: str) -> None:
     assert {"gradient", "weight"} <= {*beyond(runs[name])}

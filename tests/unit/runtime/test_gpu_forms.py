@@ -11,7 +11,7 @@ from tests.unit.runtime.distance import beyond
 from tests.unit.runtime.parity_gpu import CASES
 from tests.unit.runtime.scripts import answer, rows, selected
 
-QUICK = ("1f1b, fsdp, tensor", "gather, tensor, fsdp")
+QUICK = ("gather, tensor, fsdp",)
 
 
 @pytest.fixture(scope="module")

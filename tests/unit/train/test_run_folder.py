@@ -164,6 +164,7 @@ def test_the_record_is_json_that_people_read(tmp_path: Path) -> None:
     assert document["command"].endswith(" ".join(sys.argv[-1:]))
 
 
+@pytest.mark.oracle
 def test_a_resumed_run_writes_the_export_that_it_was_started_with(tmp_path: Path) -> None:
     model = sw.model("llama3.2-1b,n_layers=1,d_model=32,d_ff=64,n_heads=4,n_kv_heads=4,vocab=264")
     job = sw.Train(batch=2, seq=16)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import head_dim_efficiency, sm_flops_per_clock
+from shardwise.estimate.kernels import head_dim_efficiency
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.extra_traffic import batch_shards
 from shardwise.estimate.serving.load import Load
@@ -165,7 +165,7 @@ def _prefill_attention_s(attention: Attention, engine: PricedEngine, load: Load)
 
 def _head_dim_efficiency(attention: Attention, rates: ServeRates) -> float:
     """FLOP/s of attention at this head dim, relative to head dim 128; 1 at ideal rates."""
-    flops_per_clock = sm_flops_per_clock(rates.chip, rates.half_precision_dtype)
+    flops_per_clock = rates.sm_flops_per_clock(rates.half_precision_dtype)
     if rates.ideal or not flops_per_clock:
         return 1.0
     return float(head_dim_efficiency(attention.d_head, flops_per_clock))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.kernels import (
     depth_efficiency,
+    sm_clocks_per_s,
     sm_count,
-    sm_flops_per_clock,
     tile_efficiency,
     warp_efficiency,
 )
@@ -24,7 +25,6 @@ from shardwise.estimate.serving.measured_rates import (
 )
 from shardwise.estimate.serving.overhead import IDEAL, OURS, EngineOverhead
 from shardwise.hardware import Chip
-from shardwise.ops.einsum import local_size
 from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
@@ -35,7 +35,7 @@ HEAD_BYTES = 2.0  # bytes per parameter of the unembedding, which stays in 16 bi
 ROW_TILE = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for what is kept
 class ServeRates:
     """Rates of a chip for one job on one engine.
 
@@ -203,12 +203,25 @@ class ServeRates:
         achieved = self.efficiency.matmul(dtype) * self.overhead.matmuls * tiling
         if matmul.program.einsum.chosen:
             achieved = achieved * self.efficiency.grouped
-        flops_per_clock = sm_flops_per_clock(self.chip, self.half_precision_dtype)
+        flops_per_clock = self.sm_flops_per_clock(self.half_precision_dtype)
         if dtype in HALF_PRECISION and not head and self.narrow_weights:
             achieved = achieved * self.overhead.narrow
         if self.dequantizes and not head and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
         return self._peak_flops_per_s(dtype) * achieved
+
+    @functools.cached_property
+    def _n_sms(self) -> float:
+        """Number of SMs; 0 if it is unknown."""
+        return sm_count(self.chip)
+
+    @functools.cached_property
+    def _sm_clocks_per_s(self) -> float:
+        return sm_clocks_per_s(self.chip)
+
+    def sm_flops_per_clock(self, dtype: str) -> float:
+        """Peak FLOPs of one SM per clock cycle at a dtype; 0 if the number of SMs is unknown."""
+        return self.chip.peak(dtype) / self._sm_clocks_per_s if self._sm_clocks_per_s else 0.0
 
     @property
     def _has_matrix_units(self) -> bool:
@@ -233,24 +246,19 @@ class ServeRates:
         groups: Num,
     ) -> Num:
         """Rate of the local matmul in whole tiles and waves of tiles, relative to its best rate."""
-        n_sms = sm_count(self.chip)
-        if self.ideal or not n_sms:
+        if self.ideal or not self._n_sms:
             return 1.0
-        local = matmul.program.local
-        local_sizes: dict[str, Num] = {}
-        for array in (*local.inputs, local.output):
-            for dim in array.dims:
-                local_sizes[dim.name] = local_size(dim, sizes, mesh)
+        program = matmul.program
+        local_sizes = program.local_sizes(sizes, mesh)
         m = local_sizes["B"]
-        if matmul.program.einsum.chosen:
+        if program.einsum.chosen:
             m = m * sizes.get("R", 1) / groups
-        columns = [dim for dim in local.output.names if dim in local.right.names and dim != "E"]
-        n = math.prod(local_sizes[dim] for dim in columns)
+        n = math.prod(local_sizes[dim] for dim in program.columns if dim != "E")
         m = maximum(m, 1e-6)  # avoids 0 / 0: a pass may have no rows for the unembedding
-        k = matmul.program.local_flops(sizes, mesh) / (2 * m * groups * n)
-        depth = depth_efficiency(k, sm_flops_per_clock(self.chip, dtype))
+        k = program.local_flops(sizes, mesh) / (2 * m * groups * n)
+        depth = depth_efficiency(k, self.sm_flops_per_clock(dtype))
         # With few rows, kernels use thinner tiles and split the contraction over SMs, so that only
         # the empty rows of the smallest tile are lost.
         row_tile = ROW_TILE if self._has_matrix_units else 1
         row_fill = m / (row_tile * maximum(1.0, -(-m // row_tile)))
-        return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, n_sms, groups) * depth)
+        return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, self._n_sms, groups) * depth)

@@ -7,10 +7,11 @@ attention on the mean prompt length. Each term is evaluated once on a grid and t
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwise.arrays import Num
 from shardwise.estimate.serving.engine import Engine
@@ -27,18 +28,24 @@ GROWTH = 1.1  # ratio of neighboring points beyond the last segment
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """A piecewise linear function: `values` at `points`, extrapolated beyond both ends."""
+    """A piecewise linear function: `values` at `points`, extrapolated beyond both ends.
+
+    A simulation asks for a million values: the slopes are kept.
+    """
 
     points: tuple[float, ...]
     values: tuple[float, ...]
+    slopes: tuple[float, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pairs = zip(itertools.pairwise(self.points), itertools.pairwise(self.values), strict=True)
+        slopes = ((after - before) / (end - start) for (start, end), (before, after) in pairs)
+        object.__setattr__(self, "slopes", tuple(slopes))
 
     def __call__(self, x: float) -> float:
         """Value of the function at `x`."""
-        i = min(max(bisect_right(self.points, x) - 1, 0), len(self.points) - 2)
-        start = self.points[i]
-        value = self.values[i]
-        rise = self.values[i + 1] - value
-        return value + (x - start) * rise / (self.points[i + 1] - start)
+        i = bisect_right(self.points, x, 1, len(self.points) - 1) - 1
+        return self.values[i] + (x - self.points[i]) * self.slopes[i]
 
 
 class PassTable:

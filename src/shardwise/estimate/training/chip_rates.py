@@ -21,8 +21,8 @@ from shardwise.estimate.kernels import (
     depth_efficiency,
     head_dim_efficiency,
     matrix_unit_efficiency,
+    sm_clocks_per_s,
     sm_count,
-    sm_flops_per_clock,
     tile_efficiency,
     tiled_keys,
     warp_efficiency,
@@ -110,6 +110,14 @@ class Rates:
     def n_sms(self) -> float:
         """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
         return 0.0 if self.fusion.ideal else sm_count(self.chip)
+
+    @cached_property
+    def _sm_clocks_per_s(self) -> float:
+        return sm_clocks_per_s(self.chip)
+
+    def _sm_flops_per_clock(self, dtype: str) -> float:
+        """Peak FLOPs of one SM per clock cycle at a dtype; 0 if the number of SMs is unknown."""
+        return self.chip.peak(dtype) / self._sm_clocks_per_s if self._sm_clocks_per_s else 0.0
 
     @cached_property
     def _matrix_unit(self) -> int:
@@ -203,7 +211,7 @@ class Rates:
         if not self.n_sms:
             return matrix_unit_efficiency(columns, depth, self._matrix_unit)
         tiles = tile_efficiency(rows, columns, self.n_sms, work.experts)
-        return tiles * depth_efficiency(depth, sm_flops_per_clock(self.chip, dtype))
+        return tiles * depth_efficiency(depth, self._sm_flops_per_clock(dtype))
 
     def _measured_matmul(
         self,
@@ -275,7 +283,7 @@ class Rates:
             return share * min(1.0, config.d_head / (self._matrix_unit or 1))
         if not (self.n_sms and self.fusion.flash):
             return share
-        flops_per_clock = sm_flops_per_clock(self.chip, self._half_precision)
+        flops_per_clock = self._sm_flops_per_clock(self._half_precision)
         speedup = 1.0
         if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             speedup = self.chip.peak("fp8") / self.chip.peak("bf16")
@@ -309,7 +317,7 @@ class Rates:
             return 1.0
         keys = DOCUMENT_KEYS if self.variant.packed else self._visited_keys(matmul)
         exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
-        flops_per_clock = sm_flops_per_clock(self.chip, self._half_precision)
+        flops_per_clock = self._sm_flops_per_clock(self._half_precision)
         return float(attention_depth_efficiency(keys, config.d_head, flops_per_clock, exponentials))
 
     @property

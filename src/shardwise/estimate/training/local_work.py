@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardwise import units
 from shardwise.arrays import Num, maximum
 from shardwise.estimate.routing import is_routed
-from shardwise.ops.einsum import Array, local_size
+from shardwise.ops.einsum import Array
 from shardwise.ops.program import Matmul
 from shardwise.strategy.layout import Layout, Layouts, expert_degree
 from shardwise.workload import Train
@@ -104,22 +104,18 @@ def _tiles(matmul: Matmul, mesh: Mapping[str, Num], groups: Num) -> tuple[Num, N
         mesh: mesh role -> chips.
         groups: number of experts on the chip, each of which has a matmul of its own.
     """
-    local = matmul.program.local
-    sizes: dict[str, Num] = {}
-    for array in (*local.inputs, local.output):
-        for dim in array.dims:
-            sizes[dim.name] = local_size(dim, matmul.sizes, mesh)
+    program = matmul.program
+    sizes = program.local_sizes(matmul.sizes, mesh)
     sizes["T"] = sizes.get("T", 1.0) / matmul.n_chunks
-    columns = [dim for dim in local.output.names if dim in local.right.names]
-    rows = [dim for dim in local.output.names if dim not in columns]
-    if matmul.program.einsum.chosen:
+    rows, columns = program.rows, program.columns
+    if program.einsum.chosen:
         sizes["E"] = 1.0
         # The rows are tokens, each once per expert to which it is routed.
-        if "E" not in local.output.names:
-            rows = ["B", "T"]
-            columns = [dim for dim in columns if dim not in rows]
+        if "E" not in program.local.output.names:
+            rows = ("B", "T")
+            columns = tuple(dim for dim in columns if dim not in rows)
             sizes["B"] = sizes["B"] * matmul.sizes["R"] / groups
     m = math.prod(sizes[dim] for dim in rows)
     n = math.prod(sizes[dim] for dim in columns)
-    k = matmul.program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
+    k = program.local_flops(matmul.sizes, mesh) / (2 * m * n * groups * matmul.n_chunks)
     return m, n, k

@@ -141,12 +141,15 @@ class Block:
             start += size
             size = BATCH_CELLS
 
-    def take(self, rows: Num, chunks: Num = 1, group: Group | None = None) -> Block:
+    def take(
+        self, rows: Num, chunks: Num = 1, group: Group | None = None, fixed: Fixed | None = None
+    ) -> Block:
         """A new block of the cells at the indices `rows`, not evaluated yet.
 
         Args:
             chunks: for each cell, the chunks of layers on a stage.
             group: a group with the same sharding rules to which the cells belong.
+            fixed: settings of a narrower search.
         """
         block = Block(
             self.config,
@@ -154,7 +157,7 @@ class Block:
             group or self.group,
             self.cells.take(rows),
             self.rates,
-            self.fixed,
+            self.fixed if fixed is None else fixed,
             chunks,
             work=(self.work, self.work_rows[rows]),
         )

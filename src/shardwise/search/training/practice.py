@@ -111,6 +111,14 @@ def is_in_practice(
     return result
 
 
+def may_be_in_practice(
+    config: ModelConfig, system: System, job: Train, sizes: Mapping[str, int]
+) -> bool:
+    """Whether any mesh with these sizes may be within practice: of part of the roles, each may."""
+    is_whole_mesh = sizes.keys() >= {*ROLES}
+    return not is_whole_mesh or bool(is_in_practice(config, system, job, sizes))
+
+
 def schedules_in_practice(config: ModelConfig, system: System) -> frozenset[str]:
     """Pipeline schedules of comparable published runs."""
     return frozenset(run.schedule for run in comparable(config, system))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.chip_memory import Memory, capacity_bytes
@@ -40,6 +41,7 @@ CACHED_SEARCHES = 32  # number of cached results, so that explaining a plan does
 # if the candidate fits in memory, (True, bytes of memory, 0) if not.
 Score = tuple[bool, float, float]
 Problem = tuple[ModelConfig, System, Train, Calibration]
+Bounds = tuple[Num, Num]  # see `bound.bound`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +190,12 @@ def rank(
         return ranking
     if practice.layout_in_practice(config, system, job, fastest.layout):
         return ranking
+    if not practice.may_be_in_practice(config, system, job, fixed.sizes):
+        return ranking
     schedules = practice.schedules_in_practice(config, system)
+    limit_s = (1 + practice.SAME_STEP) * fixed.limit_s
+    limited = replace(fixed, in_practice=schedules, limit_s=limit_s)
     try:
-        limit_s = (1 + practice.SAME_STEP) * fixed.limit_s
-        limited = replace(fixed, in_practice=schedules, limit_s=limit_s)
         usual = _fastest(problem, limited, 1, exhaustive, False).candidates[0]
     except NoStrategy:
         return ranking
@@ -291,9 +295,7 @@ def _rank(
     """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
     best = Best(_n_meshes(keep), [] if front else None, exhaustive, fixed.limit_s)
     batches = []
-    for block in _blocks(config, system, job, cal, fixed):
-        bounds = bound.bound(block)
-        block.least_s = bounds[1]
+    for block, bounds in _searched(config, system, job, cal, fixed):
         # For a single mesh, strategies without a pipeline come first: they exclude most pipelines,
         # which are many, at once.
         is_late = best.n_meshes == 1 and block.group.pipelined
@@ -319,6 +321,35 @@ def _rank(
     )
 
 
+def _searched(
+    config: ModelConfig, system: System, job: Train, cal: Calibration, fixed: Fixed
+) -> Iterator[tuple[Block, Bounds]]:
+    """The blocks of a search with their bounds, of which one within practice takes its cells."""
+    everything = replace(fixed, in_practice=None, limit_s=math.inf)
+    all_blocks = _bounded_blocks(config, system, job, cal, everything)
+    if fixed.in_practice is None:
+        yield from all_blocks
+        return
+    for block, (too_large, least_s) in all_blocks:
+        usual = practice.is_in_practice(config, system, job, block.cells.sizes)
+        rows = usual.nonzero()[0]
+        if len(rows):
+            yield block.take(rows, fixed=fixed), (too_large[rows], least_s[rows])
+
+
+@functools.lru_cache(maxsize=1)  # a search within practice follows the one that it limits
+def _bounded_blocks(
+    config: ModelConfig, system: System, job: Train, cal: Calibration, fixed: Fixed
+) -> tuple[tuple[Block, Bounds], ...]:
+    """Every block of `_blocks`, with the lower bounds of its cells."""
+    blocks = []
+    for block in _blocks(config, system, job, cal, fixed):
+        bounds = bound.bound(block)
+        block.least_s = bounds[1]
+        blocks.append((block, bounds))
+    return tuple(blocks)
+
+
 def _blocks(
     config: ModelConfig,
     system: System,
@@ -334,11 +365,6 @@ def _blocks(
     all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
     if all_cells is None:
         raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    if fixed.in_practice is not None:
-        usual = practice.is_in_practice(config, system, job, all_cells.sizes)
-        if not usual.any():
-            raise NoStrategy("no mesh is within practice.")
-        all_cells = all_cells.take(usual.nonzero()[0])
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))
     roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
     for group, rows in groups(all_cells, job.seq):

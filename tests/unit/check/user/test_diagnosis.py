@@ -46,9 +46,10 @@ def line_of(comment: str) -> str:
     [
         faulty.update,
         faulty.mlp,
-        faulty.logits,
-        faulty.decode,
-        pytest.param(faulty.model, marks=pytest.mark.oracle),
+        *(
+            pytest.param(program, marks=pytest.mark.oracle)
+            for program in (faulty.logits, faulty.decode, faulty.model)
+        ),
     ],
 )
 def test_a_program_without_faults_is_told_of_none(program: faulty.Program) -> None:

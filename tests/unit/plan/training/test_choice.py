@@ -19,7 +19,7 @@ from shardwise.search.training import rank
 DAY = 86400.0
 MODEL = sw.model("llama3-8b")
 JOB = sw.Train(batch=256, seq=4096, tokens=1e12)
-CHIPS = [sw.chip("h100"), sw.chip("v5p"), sw.chip("v6e")]
+CHIPS = [sw.chip("h100"), sw.chip("v5p")]
 
 
 @pytest.fixture(scope="module", autouse=True)

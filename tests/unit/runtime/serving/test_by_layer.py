@@ -15,7 +15,8 @@ from tests.unit.runtime.paged_cases import FP32, MODELS, engine
 TOKENS = np.arange(8, dtype=np.int32).reshape(2, 4)
 
 
-@pytest.mark.parametrize("model", ["deepseek", pytest.param("mixtral", marks=pytest.mark.oracle)])
+@pytest.mark.oracle
+@pytest.mark.parametrize("model", ["deepseek", "mixtral"])
 def test_experts_by_layer(model: str) -> None:
     state = engine((MODELS[model], Mesh(), "copied", FP32))
     random = init_weights(describe(MODELS[model]), jax.random.key(0), jnp.float32)
