@@ -12,21 +12,9 @@ from functools import cached_property
 
 from shardwise import units
 from shardwise.arrays import Num, maximum
+from shardwise.estimate import kernels
 from shardwise.estimate.calibration import MEASURED, PEAK, Calibration
 from shardwise.estimate.items import PricedItem
-from shardwise.estimate.kernels import (
-    EXPONENTIALS,
-    attention_depth_efficiency,
-    clock_under_power_limit,
-    depth_efficiency,
-    head_dim_efficiency,
-    matrix_unit_efficiency,
-    sm_clocks_per_s,
-    sm_count,
-    tile_efficiency,
-    tiled_keys,
-    warp_efficiency,
-)
 from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.local_work import LocalWork, local_work
 from shardwise.estimate.training.matmul_kinds import (
@@ -109,15 +97,11 @@ class Rates:
     @cached_property
     def n_sms(self) -> float:
         """Number of SMs for tile quantization; 0 if it is unknown or at ideal fusion."""
-        return 0.0 if self.fusion.ideal else sm_count(self.chip)
+        return 0.0 if self.fusion.ideal else kernels.sm_count(self.chip)
 
     @cached_property
     def _sm_clocks_per_s(self) -> float:
-        return sm_clocks_per_s(self.chip)
-
-    def _sm_flops_per_clock(self, dtype: str) -> float:
-        """Peak FLOPs of one SM per clock cycle at a dtype; 0 if the number of SMs is unknown."""
-        return self.chip.peak(dtype) / self._sm_clocks_per_s if self._sm_clocks_per_s else 0.0
+        return kernels.sm_clocks_per_s(self.chip)
 
     @cached_property
     def _matrix_unit(self) -> int:
@@ -135,7 +119,7 @@ class Rates:
         watts = self.chip.power_w
         if not watts or not default_watts:
             return 1.0
-        return float(clock_under_power_limit(watts, default_watts))
+        return float(kernels.clock_under_power_limit(watts, default_watts))
 
     @property
     def mask_tile(self) -> int:
@@ -209,9 +193,11 @@ class Rates:
         """Rate of a matmul of these sizes relative to that of a large one."""
         rows, columns, depth = work.tiles or (1.0, 1.0, 1.0)
         if not self.n_sms:
-            return matrix_unit_efficiency(columns, depth, self._matrix_unit)
-        tiles = tile_efficiency(rows, columns, self.n_sms, work.experts)
-        return tiles * depth_efficiency(depth, self._sm_flops_per_clock(dtype))
+            return kernels.matrix_unit_efficiency(columns, depth, self._matrix_unit)
+        tiles = kernels.tile_efficiency(rows, columns, self.n_sms, work.experts)
+        return tiles * kernels.depth_efficiency(
+            depth, self.chip.peak(dtype) / self._sm_clocks_per_s
+        )
 
     def _measured_matmul(
         self,
@@ -283,14 +269,14 @@ class Rates:
             return share * min(1.0, config.d_head / (self._matrix_unit or 1))
         if not (self.n_sms and self.fusion.flash):
             return share
-        flops_per_clock = self._sm_flops_per_clock(self._half_precision)
+        flops_per_clock = self.chip.peak(self._half_precision) / self._sm_clocks_per_s
         speedup = 1.0
         if self.fusion.narrow_attention and units.bytes_per_element(self.job.compute) < 2:
             speedup = self.chip.peak("fp8") / self.chip.peak("bf16")
-        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
-        ratio = head_dim_efficiency(config.d_head, flops_per_clock, exponentials, speedup)
+        exponentials = self.chip.exponentials_per_clock_per_sm or kernels.EXPONENTIALS
+        ratio = kernels.head_dim_efficiency(config.d_head, flops_per_clock, exponentials, speedup)
         if self.fusion.warp_attention:
-            ratio *= warp_efficiency(flops_per_clock)
+            ratio *= kernels.warp_efficiency(flops_per_clock)
         return share * float(ratio)
 
     def _score_flops_ratio(self, matmul: Matmul) -> float:
@@ -309,16 +295,18 @@ class Rates:
         seq = self.job.seq
         visible = float(matmul.share) * seq
         edges = 1 if 2 * visible >= seq else 2
-        return min(float(tiled_keys(visible, edges, self.mask_tile)), float(seq))
+        return min(float(kernels.tiled_keys(visible, edges, self.mask_tile)), float(seq))
 
     def _attention_depth(self, matmul: Matmul, config: ModelConfig) -> float:
         """Efficiency of tiled attention on a GPU, whose tiles have a start and an end."""
         if not (self.n_sms and self.fusion.flash):
             return 1.0
         keys = DOCUMENT_KEYS if self.variant.packed else self._visited_keys(matmul)
-        exponentials = self.chip.exponentials_per_clock_per_sm or EXPONENTIALS
-        flops_per_clock = self._sm_flops_per_clock(self._half_precision)
-        return float(attention_depth_efficiency(keys, config.d_head, flops_per_clock, exponentials))
+        exponentials = self.chip.exponentials_per_clock_per_sm or kernels.EXPONENTIALS
+        flops_per_clock = self.chip.peak(self._half_precision) / self._sm_clocks_per_s
+        return float(
+            kernels.attention_depth_efficiency(keys, config.d_head, flops_per_clock, exponentials)
+        )
 
     @property
     def _half_precision(self) -> str:
@@ -352,7 +340,7 @@ class Rates:
             return repeats
         chunk = float(matmul.sizes["Tc"])
         visible = float(matmul.share) * chunk
-        computed = min(float(tiled_keys(visible, 1, self.mask_tile)), chunk)
+        computed = min(float(kernels.tiled_keys(visible, 1, self.mask_tile)), chunk)
         return repeats * computed / visible
 
     def elementwise(self, phase: str, n_bytes: Num, part: str = "") -> PricedItem:

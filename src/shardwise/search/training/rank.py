@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
 from shardwise.estimate.calibration import PEAK, Calibration
 from shardwise.estimate.chip_memory import Memory, capacity_bytes
-from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
 from shardwise.estimate.training.memory.framework import planned_framework
@@ -23,10 +21,9 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.training import bound, practice
-from shardwise.search.training.best import Best, groups
-from shardwise.search.training.cells import cells
+from shardwise.search.training.best import Best
+from shardwise.search.training.blocks import all_blocks, searched_blocks
 from shardwise.search.training.evaluate import Block
-from shardwise.search.training.forms import framework_forms
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.vocabulary import UNKNOWN_FRAMEWORK
@@ -41,7 +38,6 @@ CACHED_SEARCHES = 32  # number of cached results, so that explaining a plan does
 # if the candidate fits in memory, (True, bytes of memory, 0) if not.
 Score = tuple[bool, float, float]
 Problem = tuple[ModelConfig, System, Train, Calibration]
-Bounds = tuple[Num, Num]  # see `bound.bound`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +218,7 @@ def _fastest(problem: Problem, fixed: Fixed, keep: int, exhaustive: bool, front:
             if ranking.candidates[0].fits:
                 break
             with_chunks = fixed.change(loss_chunks=n_chunks)
-            if _may_fit(_blocks(*problem, with_chunks)):
+            if _may_fit(all_blocks(*problem, with_chunks)):
                 chunked_ranking = _rank(*problem, with_chunks, keep, exhaustive, front)
                 if chunked_ranking.candidates[0].fits:
                     ranking = chunked_ranking
@@ -235,7 +231,7 @@ def best_of_any_layout(
     """The best strategy at peak rates, run by the runtime or not; None if none is legal or fits."""
     free = replace(fixed, any_layout=True)
     try:
-        if not _may_fit(_blocks(config, system, job, PEAK, free)):
+        if not _may_fit(all_blocks(config, system, job, PEAK, free)):
             return None
         best = rank(config, system, job, PEAK, free, keep=1).candidates[0]
     except NoStrategy:
@@ -246,7 +242,7 @@ def best_of_any_layout(
 def has_strategy(config: ModelConfig, system: System, job: Train) -> bool:
     """Whether a search on the machine finds a strategy, which need not fit in memory."""
     try:
-        return any(True for _ in _blocks(config, system, job, PEAK, NOTHING_FIXED))
+        return any(True for _ in all_blocks(config, system, job, PEAK, NOTHING_FIXED))
     except NoStrategy:
         return False
 
@@ -260,7 +256,7 @@ def most_left_bytes(config: ModelConfig, system: System, job: Train) -> float:
     for n_chunks in (1, *LOSS_CHUNKS):
         fixed = NOTHING_FIXED.change(loss_chunks=n_chunks)
         try:
-            blocks = list(_blocks(config, system, job, PEAK, fixed))
+            blocks = list(all_blocks(config, system, job, PEAK, fixed))
         except NoStrategy:
             return -math.inf
         most = max([most, *(bound.most_left_bytes(block) for block in blocks)])
@@ -295,7 +291,7 @@ def _rank(
     """Rank strategies with one number of loss chunks; the arguments are those of `rank`."""
     best = Best(_n_meshes(keep), [] if front else None, exhaustive, fixed.limit_s)
     batches = []
-    for block, bounds in _searched(config, system, job, cal, fixed):
+    for block, bounds in searched_blocks(config, system, job, cal, fixed):
         # For a single mesh, strategies without a pipeline come first: they exclude most pipelines,
         # which are many, at once.
         is_late = best.n_meshes == 1 and block.group.pipelined
@@ -319,63 +315,3 @@ def _rank(
         n_fitting=best.n_fitting,
         front=candidates(best.front_layouts()),
     )
-
-
-def _searched(
-    config: ModelConfig, system: System, job: Train, cal: Calibration, fixed: Fixed
-) -> Iterator[tuple[Block, Bounds]]:
-    """The blocks of a search with their bounds, of which one within practice takes its cells."""
-    everything = replace(fixed, in_practice=None, limit_s=math.inf)
-    all_blocks = _bounded_blocks(config, system, job, cal, everything)
-    if fixed.in_practice is None:
-        yield from all_blocks
-        return
-    for block, (too_large, least_s) in all_blocks:
-        usual = practice.is_in_practice(config, system, job, block.cells.sizes)
-        rows = usual.nonzero()[0]
-        if len(rows):
-            yield block.take(rows, fixed=fixed), (too_large[rows], least_s[rows])
-
-
-@functools.lru_cache(maxsize=1)  # a search within practice follows the one that it limits
-def _bounded_blocks(
-    config: ModelConfig, system: System, job: Train, cal: Calibration, fixed: Fixed
-) -> tuple[tuple[Block, Bounds], ...]:
-    """Every block of `_blocks`, with the lower bounds of its cells."""
-    blocks = []
-    for block in _blocks(config, system, job, cal, fixed):
-        bounds = bound.bound(block)
-        block.least_s = bounds[1]
-        blocks.append((block, bounds))
-    return tuple(blocks)
-
-
-def _blocks(
-    config: ModelConfig,
-    system: System,
-    job: Train,
-    cal: Calibration,
-    fixed: Fixed,
-) -> Iterator[Block]:
-    """All cells, in one block for each group of cells to which the same forms apply.
-
-    Raises:
-        NoStrategy: no mesh is legal.
-    """
-    all_cells = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
-    if all_cells is None:
-        raise NoStrategy(f"no split of {system.n_chips:,} chips is legal.")
-    rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))
-    roots: dict[tuple[bool, bool], Block] = {}  # of groups with the same sharding rules
-    for group, rows in groups(all_cells, job.seq):
-        if not framework_forms(group, config, job, fixed):
-            continue
-        key = (group.weights_sharded, group.sequence_parallel)
-        if key not in roots:
-            roots[key] = Block(config, job, group, all_cells, rates, fixed)
-        block = roots[key].take(rows, group=group)
-        searched = block.rows_to_search()
-        if len(searched) == len(rows):
-            yield block
-        elif len(searched):
-            yield roots[key].take(rows[searched], group=group)
