@@ -27,7 +27,9 @@ from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.profile.result import Profile
 from shardwise.serve.load.measurement import Measurement
+from shardwise.strategy.mesh import Mesh
 
+SAME_TOKENS = 0.01  # relative difference of two numbers of tokens that rounding makes
 LEAST = 0.01  # share of the step below which a difference is none
 
 
@@ -42,11 +44,14 @@ def compare_step(
     """A planned step beside what was compiled and measured of it.
 
     Raises:
-        BadInput: the trace has other devices than the plan, or more of them.
+        BadInput: the trace has other devices than the plan, or more of them, or the run is one of
+            another plan.
     """
     if profile is not None:
         require_steps(profile)
         _require_devices(plan, profile)
+    if run is not None:
+        _require_same_work(plan, run)
     planned = planned_step(plan)
     if isinstance(verdict, ServingVerdict):
         verdict = verdict.decode
@@ -120,6 +125,25 @@ def _require_devices(plan: AnyPlan, profile: Profile) -> None:
         raise BadInput(
             f"{profile.trace} has {there} and the plan {n_devices}: it is not a trace of this "
             "plan. shardwise profile PLAN.json records one."
+        )
+
+
+def _require_same_work(plan: AnyPlan, run: RunLog) -> None:
+    """Refuse the run of another plan: of other tokens in a step, or on another mesh."""
+    if isinstance(plan, ServingPlan):
+        raise BadInput(f"{run.path} is of a run of training, and the plan is of serving.")
+    difference = ""
+    record = run.records[-1]
+    tokens = record.tokens_per_s * record.step_s
+    if abs(tokens / plan.workload.tokens_per_step - 1) > SAME_TOKENS:
+        difference = f"{tokens:,.0f} tokens a step and the plan {plan.workload.tokens_per_step:,}"
+    elif run.plan is not None and run.plan.strategy.mesh != plan.strategy.mesh:
+        meshes = (Mesh(**dict(each.strategy.mesh)) for each in (run.plan, plan))
+        difference = " and the plan ".join(map(str, meshes))
+    if difference:
+        raise BadInput(
+            f"{run.path} has {difference}: it is not a run of this plan.",
+            "A folder of shardwise train keeps the plan that it ran: shardwise compare FOLDER.",
         )
 
 

@@ -223,13 +223,16 @@ class Chip:
         value = get(self, name)
         if isinstance(value, int | float):
             return float(value)
-        reason = "no public source gives it"
-        hint = f"Give your own{self._example(name)} in a TOML file (docs/hardware.md)."
         if self.kind == "cpu":
-            reason = "it was not measured"
-            hint = "shardwise hw measure N -o FILE.toml measures this CPU as N devices."
+            is_one = name.startswith("node.") and not self.node
+            how = "was measured as one device" if is_one else "was measured without"
+            raise UnknownFigure(
+                f"{self.name} has no figure for {name}: this machine {how}.",
+                "shardwise hw measure N -o FILE.toml measures this CPU as N devices.",
+            )
+        hint = f"Give your own{self._example(name)} in a TOML file (docs/hardware.md)."
         raise UnknownFigure(
-            f"{self.name} has no figure for {name}: {reason}. "
+            f"{self.name} has no figure for {name}: no public source gives it. "
             f"Known of {self.name}: {', '.join(self.figures) or 'nothing'}. {hint}"
         )
 

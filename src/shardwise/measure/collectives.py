@@ -10,7 +10,7 @@ from jax import lax
 
 from shardwise.hardware.figure import GROUP_SIZES
 from shardwise.measure.all_devices import AllDevices, Program
-from shardwise.measure.fit import Fit, fitted
+from shardwise.measure.fit import Fit, fitted_transfer
 from shardwise.measure.timing import Part
 
 NUMBERS = (1 << 10, 1 << 16, 1 << 19)  # fp32 numbers of an array on one device
@@ -43,7 +43,7 @@ def measure_collectives(devices: AllDevices) -> Part[dict[str, Fit]]:
     for kind, size in cases:
         joined = size if KINDS[kind][1] else 1
         rows = [((1.0, 4.0 * n_numbers * joined), next(seconds)) for n_numbers in NUMBERS]
-        fits[f"{kind}_{size}"] = fitted(rows, required=1)
+        fits[f"{kind}_{size}"] = fitted_transfer(rows)
     return fits
 
 

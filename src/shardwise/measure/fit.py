@@ -13,6 +13,8 @@ import numpy as np
 Rows = Sequence[tuple[tuple[float, ...], float]]
 Figures = Iterator[tuple[str, tuple[float, str]]]  # name -> (its value, how it was measured)
 
+MAX_RESIDUAL = 0.5  # of a fit to transfers
+MIN_SHARE = 0.1  # of the largest transfer's seconds that are for its bytes
 NEGLIGIBLE = 1e-6  # share of an operation's seconds; a rate of less is rounding
 
 
@@ -64,6 +66,26 @@ def fitted(rows: Rows, required: int | None = None) -> Fit:
                 best = (error, seconds_per)
     errors = np.abs(relative @ best[1] - 1)
     return Fit(tuple(map(float, best[1])), len(rows), statistics.median(errors.tolist()))
+
+
+def fitted_transfer(rows: Rows) -> Fit:
+    """The fit of transfers to (1, bytes), whose seconds both may be.
+
+    On a busy machine a small transfer may take longer than a large one: the best fit then has bytes
+    that take no time, or is far from all rows. The shortest transfer is taken for the start then,
+    and the largest one for the bytes.
+
+    Args:
+        rows: ((1, bytes), seconds) of each transfer.
+    """
+    fit = fitted(rows, required=1)
+    (_, n_bytes), largest_s = max(rows)
+    if fit.residual <= MAX_RESIDUAL and fit.seconds_per[1] * n_bytes >= MIN_SHARE * largest_s:
+        return fit
+    start_s = min(seconds for _, seconds in rows)
+    byte_s = max(largest_s - start_s, MIN_SHARE * largest_s) / n_bytes
+    errors = [abs((start_s + byte_s * size) / seconds - 1) for (_, size), seconds in rows]
+    return Fit((start_s, byte_s), len(rows), statistics.median(errors))
 
 
 def rate_and_start(name: str, fit: Fit) -> Figures:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from shardwise.measure.all_devices import NOTHING, SPEC, AllDevices
-from shardwise.measure.fit import Figures, fitted, rate_and_start
+from shardwise.measure.fit import Figures, fitted, fitted_transfer, rate_and_start
 from shardwise.measure.timing import Call, Part
 from shardwise.train.data_order import data_order
 from shardwise.train.random_tokens import write_random_tokens
@@ -51,7 +51,7 @@ def measure_copies(devices: AllDevices, *, to_host: bool) -> Part[Figures]:
     sizes = [(1.0, 4.0 * devices.n * n_numbers) for n_numbers in NUMBERS]
     rows = [(size, s) for size, s in zip(sizes, seconds, strict=True) if s]
     name = "get" if to_host else "put"
-    return rate_and_start(f"transfers.{name}", fitted(rows, required=1))
+    return rate_and_start(f"transfers.{name}", fitted_transfer(rows))
 
 
 def _prepared(call: Call) -> Call:

@@ -29,6 +29,7 @@ N_CAUSES = 5  # in words, the largest
 N_ROWS = 14  # of a pair
 LARGE = 0.05  # share of a step
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
+WRONG_RATES = 1.5  # planned over measured time above which the rates of the plan are doubted
 SECONDS = ("step", "ttft", "tpot")
 SERVED = ("tpot", "tokens/s/chip", "ttft")  # figures of engines, in the order of the first line
 PLAIN = ("loss", "tokens/s", "tokens/s/chip")
@@ -116,6 +117,13 @@ def step_headline(comparison: StepComparison) -> str:
         return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
     if step.planned_s is None:
         return f"{text}. Nothing here says what lengthens it: there is no plan of its parts."
+    if step.ratio is not None and step.ratio > WRONG_RATES:
+        text += (
+            ". The plan's rates are not those of this machine: measure it again (shardwise hw "
+            "measure), or correct the plan (compare --calibrate)"
+        )
+    if step.measured_s is not None and comparison.accounted_fraction is None:
+        return f"{text}. Its parts were not measured: a trace has them."
     return f"{text}. No part takes longer than planned, beyond what steps vary by."
 
 
@@ -244,8 +252,7 @@ def pair_headline(comparison: PairComparison) -> str:
         if row := _doubled(comparison):
             return f"{text}, and yet {row.group} {seconds(row.first)} and {seconds(row.second)}."
         return f"{text}."
-    slower = "B" if share > 0 else "A"
-    text += f": {slower} is slower ({signed_percent(share)})"
+    text += f": B is {'slower' if share > 0 else 'faster'} ({signed_percent(share)})"
     if comparison.causes:
         return f"{text}, most by {phrase(comparison.causes[0])}."
     return f"{text}."

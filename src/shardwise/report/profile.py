@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
@@ -23,12 +24,14 @@ from shardwise.profile.categories import (
 from shardwise.profile.costs import HBM
 from shardwise.profile.host import COMPILATION, DISPATCH, LOADING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
-from shardwise.report.style import Block, bar, labelled, quiet, strong, table
+from shardwise.report.profile_hints import hints
+from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.words import compiled_steps, counted, percent
 
 LEAST_HOST = 0.1  # share of a step from which the first line says that the host holds it
 LEAST_SHARE = 5e-4  # of exposed communication, in the first line
 LEAST_WAIT = 0.01  # share of waiting for other devices, in the first line
+N_HINTS = 2
 N_ARRAYS = 4  # largest at the peak of memory
 N_OPERATIONS = 10  # largest, on the screen; --json has all
 N_CATEGORIES = 6  # beyond which each takes the place of an operation on the screen
@@ -58,7 +61,9 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
         written: the file that was written for Perfetto; empty without one.
     """
     yield strong(_headline(profile))
-    yield labelled(_about(profile))
+    yield labelled(
+        [*_about(profile), *label_first("look at", itertools.islice(hints(profile), N_HINTS))]
+    )
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     n_categories = sum(part.seconds > 0 for part in profile.categories)
@@ -77,6 +82,11 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
             "The trace does not hold the compiled program, or no library of protocol buffers is "
             "installed (pip install protobuf): operations have the names of the compiler, and "
             "their categories are guessed from these."
+        )
+    if profile.most_frequent not in ("", profile.module) and profile.module:
+        yield quiet(
+            f"{counted(profile.n_programs, 'program')} ran, most often {profile.most_frequent}: "
+            f"type  --program {profile.most_frequent}"
         )
     if written:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")
@@ -102,9 +112,8 @@ def _headline(profile: Profile) -> str:
         )
     if shares[CALLBACK] >= LEAST_HOST:
         parts.append(f"devices wait {percent(shares[CALLBACK])} of it for callbacks on the host")
-    parts += [
-        f"{TITLES[name]} {percent(shares[name])}" for name in dict.fromkeys([MATMUL, largest])
-    ]
+    shown = dict.fromkeys([largest, MATMUL] if shares[MATMUL] else [largest])
+    parts += [f"{TITLES[name]} {percent(shares[name])}" for name in shown]
     if shares[COMMUNICATION] >= LEAST_SHARE:
         parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
     if shares[WAIT] >= LEAST_WAIT:
@@ -127,7 +136,7 @@ def _host_work(profile: Profile) -> str:
     largest = max(waits, key=lambda part: part.seconds)
     if largest.name == COMPILATION:
         return f"compilation: {compiled_steps(profile.compiled_steps, profile.steps)}"
-    return HOST_WORK.get(largest.name, "the host's own code, such as loading of data")
+    return HOST_WORK.get(largest.name, "the host's own code")
 
 
 def _host_rows(profile: Profile) -> Iterator[str]:

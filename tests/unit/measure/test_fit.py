@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.measure.fit import fitted
+from shardwise.measure.fit import fitted, fitted_transfer
 
 WORK = [(1e9, 1e6), (4e9, 1e6), (1e9, 8e6), (2e8, 3e7)]
 
@@ -32,3 +32,20 @@ def test_a_required_amount_takes_time_whatever_the_noise() -> None:
     slow_start = [((1.0, n_bytes), seconds) for n_bytes, seconds in ((1e3, 3.0), (1e6, 1.0))]
     assert fitted(slow_start).seconds_per[1] == 0
     assert fitted(slow_start, required=1).seconds_per[1] > 0
+
+
+def transfers(*seconds: float) -> list[tuple[tuple[float, float], float]]:
+    """Transfers of a kilobyte, a hundred kilobytes and a megabyte."""
+    return [((1.0, n_bytes), s) for n_bytes, s in zip((1e3, 1e5, 1e6), seconds, strict=True)]
+
+
+def test_a_transfer_begins_and_sends_its_bytes() -> None:
+    fit = fitted_transfer(transfers(1e-5 + 1e-6, 1e-5 + 1e-4, 1e-5 + 1e-3))
+    assert fit.seconds_per == pytest.approx((1e-5, 1e-9))
+
+
+@pytest.mark.parametrize("seconds", [(3e-3, 1e-3, 2e-3), (1e-5, 9e-3, 2e-3), (2e-3, 2e-3, 2e-3)])
+def test_bytes_take_time_on_a_busy_machine_too(seconds: tuple[float, ...]) -> None:
+    """A small transfer took longer than a large one, or as long."""
+    _, byte_s = fitted_transfer(transfers(*seconds)).seconds_per
+    assert 0.05 < 1e6 * byte_s / seconds[-1] < 1.1

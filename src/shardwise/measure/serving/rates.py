@@ -122,6 +122,7 @@ def attention_rates() -> Part[dict[str, float]]:
     keys_s = beyond_s("bf16 long", "bf16 short")
     # What a pass begins with, and the keys that a layer reads, are no cost of the layer.
     layer_s = beyond_s("one deep", "one") / (DEEP.n_layers - NARROW.n_layers)
+    layer_s = min(layer_s, found["one deep"] / DEEP.n_layers)  # whatever a busy machine did
     layer_keys_s = keys_s / n_layers / SEQUENCES * SHORT / (LONG - SHORT)
     return {
         "serving.layer": max(layer_s - layer_keys_s, SHORTEST_S),

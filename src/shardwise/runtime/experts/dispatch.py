@@ -110,22 +110,34 @@ class PaddedDispatch(EqualSlots):
 
     def send(self, x: Array) -> Array:
         """Send copies of this chip's tokens, in slot order; return the copies for its experts."""
-        axes = self.layout.expert_axes
         x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
         if self.layout.expert_roles:
-            x_ECD = lax.all_to_all(x_ECD, axes, split_axis=0, concat_axis=1, tiled=True)
+            x_eSCD = self._exchange(self._by_chip(x_ECD)).swapaxes(0, 1)
+            x_ECD = x_eSCD.reshape(x_eSCD.shape[0], -1, x.shape[-1])
         if self.layout.gathers_over_tensor:
             x_ECD = gather(x_ECD, self.layout.tensor_axes, 1)
         return x_ECD
 
     def send_back(self, y_ECD: Array) -> Array:
         """Send outputs of this chip's experts back; return those of its own tokens' copies."""
-        axes = self.layout.expert_axes
         if self.layout.gathers_over_tensor:
             y_ECD = scatter(y_ECD, self.layout.tensor_axes, 1)
         if self.layout.expert_roles:
-            y_ECD = lax.all_to_all(y_ECD, axes, split_axis=1, concat_axis=0, tiled=True)
+            n_experts, _, width = y_ECD.shape
+            y_eSCD = y_ECD.reshape(n_experts, self.n_experts // n_experts, -1, width)
+            y_ECD = self._exchange(y_eSCD.swapaxes(0, 1))
         return y_ECD.reshape(-1, y_ECD.shape[-1])
+
+    def _by_chip(self, x_ECD: Array) -> Array:
+        """Copies for the experts of each chip, [S, e, C, D]."""
+        return x_ECD.reshape(lax.axis_size(self.layout.expert_axes), -1, *x_ECD.shape[1:])
+
+    def _exchange(self, x: Array) -> Array:
+        """Exchange the first dim with the chips that it numbers.
+
+        XLA's TPU compiler copies an array back and forth between layouts if it splits another dim.
+        """
+        return lax.all_to_all(x, self.layout.expert_axes, split_axis=0, concat_axis=0, tiled=True)
 
 
 def padded_dispatch(

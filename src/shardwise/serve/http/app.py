@@ -229,6 +229,7 @@ class App:
             created=self._created,
             owned_by="shardwise",
             max_model_len=self._service.max_context,
+            vocab_size=self._service.vocab,
         )
 
 

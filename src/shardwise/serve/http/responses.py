@@ -138,6 +138,7 @@ class ModelCard(Struct, kw_only=True):
     created: int
     owned_by: str
     max_model_len: int
+    vocab_size: int
 
 
 class ModelList(Struct, kw_only=True):

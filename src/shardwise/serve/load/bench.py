@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 # Tokens of pieces of a text are counted first, so that prompts have the length that is asked for:
 # of short pieces, which are mostly what every prompt has, and of longer ones, parts of a prompt.
-TEXT_PARTS = (0.05, 0.6)
+TEXT_PARTS = (0.1, 0.9)
 TEXT_TOKENS = 2_000  # counted in pieces of a length, where a prompt is shorter than that
 MIN_TEXT_PIECES = 2
 MAX_TEXT_PIECES = 12
@@ -192,7 +192,8 @@ class _Sweep:
             traffic = Traffic(
                 users=1, prompt=fixed(n, max(1, int(part * usual))), output=fixed(n, 1)
             )
-            prompts = self._prompts(client, f"text {part}", TextLength())
+            # No tokenizer counts more tokens than characters: no piece is longer than a prompt.
+            prompts = self._prompts(client, f"text {part}", TextLength(per_token=1.0))
             replies = await send_all(traffic, prompts, client.send, clock)
             for request, reply in zip(traffic, replies.replies, strict=True):
                 if reply.prompt_tokens:
@@ -240,4 +241,4 @@ class _Sweep:
             return text_pieces(self.text, seed, length)
         if client.server.chat:
             return random_words(seed)
-        return random_tokens(seed)
+        return random_tokens(seed, client.vocab)

@@ -80,6 +80,7 @@ class _Event(msgspec.Struct):
 
 class _ModelCard(msgspec.Struct):
     id: str
+    vocab_size: int | None = None  # of servers that say it
 
 
 class _ModelList(msgspec.Struct):
@@ -113,11 +114,15 @@ class Client:
     Args:
         server: the server, with the name of its model.
         clock: returns the seconds since the start of the measurement.
+
+    Attributes:
+        vocab: number of tokens of the model that `first_model` found; None if it is not known.
     """
 
     def __init__(self, server: Server, clock: Callable[[], float] = time.perf_counter) -> None:
         self.server = server
         self.clock = clock
+        self.vocab: int | None = None
         headers = {"Content-Type": "application/json"}
         if server.key:
             headers["Authorization"] = f"Bearer {server.key}"
@@ -163,6 +168,7 @@ class Client:
             raise BadInput(
                 f"{address} lists no model. Is it an OpenAI API? Name one: --model NAME."
             )
+        self.vocab = models[0].vocab_size
         return models[0].id
 
     async def send(self, prompt: Prompt, output: int) -> Reply:

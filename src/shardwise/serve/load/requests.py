@@ -147,11 +147,18 @@ def check_count(n: int) -> None:
         )
 
 
-def random_tokens(seed: str) -> Prompts:
-    """Prompts of random token ids; prompts that share a prefix start with the same ids."""
+def random_tokens(seed: str, vocab: int | None = None) -> Prompts:
+    """Prompts of random token ids; prompts that share a prefix start with the same ids.
+
+    Args:
+        vocab: number of tokens of the model; None if it is not known.
+    """
+    tokens = TOKENS
+    if vocab is not None and vocab < TOKENS.stop:  # of bytes: special tokens are behind them
+        tokens = range(vocab // 8, vocab - vocab // 8)
 
     def prompt(request: Request) -> Prompt:
-        return _draw(TOKENS, request, seed)
+        return _draw(tokens, request, seed)
 
     return prompt
 
