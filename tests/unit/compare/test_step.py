@@ -15,14 +15,14 @@ from shardwise.compare.planned import planned_step
 from shardwise.compare.result import StepComparison
 from shardwise.errors import BadFile, BadInput
 from shardwise.profile.result import MemoryPeak
-from shardwise.report.compare import pair_headline, step_blocks
+from shardwise.report.compare import pair_headline, step_blocks, step_headline
 from shardwise.serve.load.measurement import Measurement, measure
 from shardwise.serve.load.prediction import Predictor
 from shardwise.serve.load.reply import Reply
 from shardwise.serve.load.schedule import Replies
 from shardwise.simulate import Slo
 from tests.golden.terminal import run
-from tests.unit.compare.recorded_runs import FOLDER, plan, profile
+from tests.unit.compare.recorded_runs import FOLDER, JOB, MODEL, plan, profile
 from tests.unit.serve.load.test_measurement import FAILED, reply
 
 
@@ -201,6 +201,40 @@ def test_two_runs() -> None:
     assert {row.group for row in pair.figures} == {"loss", "tokens/s"}
     assert all(row.change == 0 for row in (*pair.rows, *pair.figures))
     assert pair.noise == pytest.approx(0.25, abs=0.01)
+
+
+def run_log() -> RunLog:
+    log = read_input(str(FOLDER / "fsdp.jsonl"))
+    assert isinstance(log, RunLog)
+    return log
+
+
+def test_a_run_of_another_plan_is_refused() -> None:
+    """A line of a run knows its tokens; a folder of a run has its plan."""
+    larger = sw.plan(MODEL, sw.hardware(f"{FOLDER / 'host.toml'}:2"), replace(JOB, batch=32))
+    with pytest.raises(BadInput, match="has 2,048 tokens a step and the plan 4,096: it is not a"):
+        sw.compare(larger, run_log())
+    with pytest.raises(BadInput, match="has fsdp 2 and the plan data 2: it is not a run of"):
+        sw.compare(plan(data=2), replace(run_log(), plan=plan(fsdp=2)))
+    served = sw.plan(MODEL, sw.hardware("v5e:1x1"), sw.Serve(prompt=64, output=8))
+    with pytest.raises(BadInput, match="of a run of training, and the plan is of serving"):
+        sw.compare(served, run_log())
+
+
+def test_a_run_without_a_trace_says_nothing_of_parts() -> None:
+    alone = sw.compare(plan(fsdp=2), run_log())
+    assert isinstance(alone, StepComparison)
+    assert step_headline(alone).endswith("Its parts were not measured: a trace has them.")
+
+
+def test_rates_that_are_far_too_slow_are_doubted() -> None:
+    log = run_log()
+    records = [
+        replace(r, step_s=r.step_s / 4, tokens_per_s=4 * r.tokens_per_s) for r in log.records
+    ]
+    fast = sw.compare(plan(fsdp=2), replace(log, records=tuple(records)))
+    assert isinstance(fast, StepComparison)
+    assert "The plan's rates are not those of this machine" in step_headline(fast)
 
 
 def served_load(*replies: Reply) -> Measurement:

@@ -7,19 +7,23 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import pytest
 from jax.profiler import ProfileData, ProfileOptions
 
 from shardwise.hardware import parse_chip
 from shardwise.profile.account import profile_devices, read_devices
+from shardwise.profile.categories import COMMUNICATION, COPY, MATMUL, WAIT
 from shardwise.profile.memory import at_peak
 from shardwise.profile.neighbours import neighbours
-from shardwise.profile.result import Profile
+from shardwise.profile.result import OperationTime, Profile
+from shardwise.report.profile_hints import hints
 from tests.golden.terminal import run
 from tests.unit.compare.recorded_runs import FOLDER as RECORDED
 
@@ -299,3 +303,18 @@ def test_what_jax_has_not_traced_belongs_to_its_producer_or_its_consumer() -> No
         instruction(8, "copy", 7),  # does not belong to what stands before the loop
     ]
     assert neighbours(instructions, names) == {1: 3, 2: 3, 4: 3, 6: 5}
+
+
+def test_large_operations_have_a_hint() -> None:
+    """A gather, devices that wait for each other, and copies; no product."""
+    profile = msgspec.json.decode((RECORDED / "fsdp.profile.json").read_bytes(), type=Profile)
+    part = OperationTime(
+        name="mlp.up", phase="forward", category=MATMUL, count=1.0, seconds=0.08, share=0.2
+    )
+    gather = replace(part, category=COMMUNICATION, collectives={"all_gather": 1e6})
+    parts = (part, gather, replace(part, category=WAIT), replace(part, category=COPY))
+    first, second, third = hints(replace(profile, operations=parts))
+    assert first.startswith("mlp.up: 80.0 ms of AllGather, gathered because")
+    assert second == "mlp.up: 80.0 ms of waiting for each other: devices of one CPU share its cores"
+    assert "donate_argnums" in third
+    assert [*hints(replace(profile, operations=(replace(part, share=0.05),)))] == []

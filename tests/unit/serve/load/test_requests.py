@@ -97,6 +97,15 @@ def test_a_shared_prefix_is_shared() -> None:
     assert set(first) <= set(TOKENS)
 
 
+def test_a_small_vocabulary_has_all_random_tokens() -> None:
+    """A model of bytes has 256 of them, and special tokens behind."""
+    prompt = random_tokens("seed", 272)(Request(0, 0.0, 500, 1))
+    assert 0 < min(prompt) < max(prompt) < 256
+    assert random_tokens("seed", 32_000)(Request(0, 0.0, 50, 1)) == random_tokens("seed")(
+        Request(0, 0.0, 50, 1)
+    )
+
+
 def test_pieces_of_a_text() -> None:
     text = "0123456789" * 3
     prompts = text_pieces(text, "seed", TextLength())
