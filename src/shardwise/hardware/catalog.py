@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from shardwise.errors import UnknownName, close_names
+from shardwise.errors import BadInput, UnknownName, close_names
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.load import load_chip
 from shardwise.units import GB
@@ -45,10 +45,16 @@ def find_chip(text: str) -> Chip:
 
     Raises:
         UnknownName: no chip has this name; the message lists similar names.
+        BadInput: it is a path of another kind of file.
         BadFile: the user's file is missing or invalid.
     """
     if text.endswith(".toml"):
         return replace(load_chip(Path(text)), path=text.strip())
+    if "/" in text or text.endswith(".json"):
+        raise BadInput(
+            f'"{text}" is no file of a chip: its name ends in .toml. shardwise hw measure N -o '
+            "host.toml writes one of this machine."
+        )
     name = _normal(text)
     chip = _named(name)
     if chip:

@@ -24,10 +24,19 @@ def as_toml(rates: MeasuredRates) -> str:
         f'kind = "{rates.kind}"',
         'market = "desktop"',
         f'as_of = "{month}"',
-        f'note = "{os.cpu_count() or 1} cores as {rates.n_devices} devices, all busy during each '
-        'measurement."',
+        f'note = "{_note(rates)}"',
     ]
     return "\n".join([*lines, *_tables(rates, month)]) + "\n"
+
+
+def _note(rates: MeasuredRates) -> str:
+    """What was measured, and what disturbed it."""
+    cores = f"{os.cpu_count() or 1} cores as {rates.n_devices} devices"
+    note = f"{cores}, all busy during each measurement."
+    if rates.is_busy:
+        load = f"other programs used {rates.other_load or 0.0:.0%} of the processors"
+        note += f" The machine was busy: {load}, and its speed varied by {rates.drift:.0%}."
+    return note
 
 
 def _tables(rates: MeasuredRates, month: str) -> Iterator[str]:

@@ -20,8 +20,8 @@ Part: TypeAlias = Generator[Sequence[Callable[[], Call]], list[float], Result]
 MIN_ROUNDS, MAX_ROUNDS = 5, 15
 ROUNDS_S = 15.0  # until which more than `MIN_ROUNDS` begin
 TRIAL_S = 0.01  # a trial repeats the call for at least this long
-LEFT_OUT = 0.25  # share of trials that are left out at either end
-SINGLE = 0.1  # the same, of those between which the machine drifts
+LEFT_OUT = 0.1  # share of trials that are left out at either end
+MOST = 2.0  # times the median that a slow trial counts
 
 
 class Turns(NamedTuple):
@@ -60,7 +60,7 @@ def take_turns(
             part.send([next(seconds) for _ in of_part])
         except StopIteration as end:
             results.append(end.value)
-    usual_trials = _without_extremes(reference_trials, SINGLE)
+    usual_trials = _without_extremes(reference_trials)
     return Turns(results, usual_trials[-1] / usual_trials[0] - 1)
 
 
@@ -79,16 +79,18 @@ def trials_of(calls: Sequence[Call]) -> list[list[float]]:
 
 
 def usual(trials: Sequence[float]) -> float:
-    """Mean of the middle half of the trials.
+    """Mean of the trials without the slowest and the fastest ones.
 
-    A plan is for a machine as it usually is: rare slow moments do not count, nor the best ones.
+    A plan is for a machine as it usually is: its slow moments count, a single one does not. Where
+    another program took the processors, a trial counts as twice the usual one.
     """
-    return statistics.fmean(_without_extremes(trials, LEFT_OUT))
+    most_s = MOST * statistics.median(trials)
+    return statistics.fmean(min(trial, most_s) for trial in _without_extremes(trials))
 
 
-def _without_extremes(trials: Sequence[float], share: float) -> list[float]:
-    """The trials in their order of size, without a share of them at either end."""
-    n_left_out = round(share * len(trials))
+def _without_extremes(trials: Sequence[float]) -> list[float]:
+    """The trials in their order of size, without `LEFT_OUT` of them at either end."""
+    n_left_out = round(LEFT_OUT * len(trials))
     return sorted(trials)[n_left_out : len(trials) - n_left_out]
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shardwise.errors import UnknownName
+from shardwise.errors import BadInput, UnknownName
 from shardwise.hardware import Chip, catalog_chip, chip_names, find_chip
 
 TPUS = {"v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"}
@@ -215,3 +215,9 @@ def test_a_chip_is_a_value() -> None:
     assert catalog_chip("h100") is catalog_chip("h100")
     assert hash(catalog_chip("h100")) == hash(find_chip("H100"))
     assert isinstance(catalog_chip("h100"), Chip)
+
+
+@pytest.mark.parametrize("text", ["./machine.json", "/srv/machines/ours", "host.json"])
+def test_a_path_of_another_kind_of_file_is_no_unknown_chip(text: str) -> None:
+    with pytest.raises(BadInput, match=rf'"{text}" is no file of a chip: its name ends in \.toml'):
+        find_chip(text)

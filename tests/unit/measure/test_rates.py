@@ -49,6 +49,14 @@ def test_all_figures_are_read_back(tmp_path: Path) -> None:
     assert chip.figures["training.fp32_forward"].source.endswith(sources["training.fp32_forward"])
 
 
+def test_the_file_says_that_the_machine_was_busy(tmp_path: Path) -> None:
+    file = tmp_path / "host.toml"
+    write_chip(replace(RATES.with_figures(ALL), other_load=0.0, drift=0.0), str(file))
+    assert "busy:" not in load_chip(file).note
+    write_chip(replace(RATES.with_figures(ALL), other_load=0.39, drift=0.4), str(file))
+    assert load_chip(file).note.endswith("39% of the processors, and its speed varied by 40%.")
+
+
 def test_a_screen_of_all_figures() -> None:
     links = {"node.egress": 1e9, "node.latency": 1e-6}
     stream = StringIO()

@@ -58,7 +58,7 @@ def test_parts_take_turns_and_each_receives_its_seconds(clock: Clock) -> None:
     stages: list[str] = []
     parts = [part("two", [lambda: a, lambda: b]), part("one", [lambda: c])]
     turns = timing.take_turns(parts, reference, stages.append)
-    assert turns.results == [("two", [3, 4]), ("one", [2])]
+    assert turns.results == [("two", [3, 5]), ("one", [2])]
     assert turns.drift == pytest.approx(6 / 4 - 1)
     assert clock.called == ["reference", "a", "b", "c"] * 4  # the first of each is not timed
     assert stages == ["compiling 3 operations", "3 operations in turns"]
@@ -78,3 +78,8 @@ def test_single_slow_trials_do_not_count() -> None:
     trials = [1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0, 50.0, 0.01]
     assert timing.usual(trials) == pytest.approx(1.5)
     assert timing.usual([4.0]) == 4.0
+
+
+def test_trials_beside_another_program_count_as_twice_the_usual() -> None:
+    trials = [*[1.0] * 7, 40.0, 50.0, 60.0]
+    assert timing.usual(trials) == pytest.approx((6 * 1.0 + 2 * 2.0) / 8)
