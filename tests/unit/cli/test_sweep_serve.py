@@ -15,15 +15,20 @@ from tests.golden.terminal import run
 SWEEP = "sweep llama3-70b v5e:4x2 --serve --dtype int8 --batch 1,8,64 --peak"
 
 
+LONG = (
+    "sweep deepseek-v3 h200:8,h200:16 --serve --dtype fp8 --batch 8,64 --tensor 1-8*2 --peak",
+    "sweep llama3-8b h100:8 --serve --replicas 1-8*2 --kv all --weights all --context 4k,8k",
+)
+
+
 @pytest.mark.parametrize(
     "command",
     [
         SWEEP,
+        *(pytest.param(command, marks=pytest.mark.oracle) for command in LONG),
         "sweep llama3-70b v5e:4x4 --serve --dtype bf16,int8,int4 --batch 1,32,64",
-        "sweep deepseek-v3 h200:8,h200:16 --serve --dtype fp8 --batch 8,64 --tensor 1-8*2 --peak",
         "sweep llama3-8b h100 --serve --prompt 1024 --output 64 --rate 1/s,40/s --tpot 10ms,40ms",
         "sweep llama3-8b h100:1 --serve --draft 0,2 --acceptance 60%,80% --kv-dtype bf16,fp8",
-        "sweep llama3-8b h100:8 --serve --replicas 1-8*2 --kv all --weights all --context 4k,8k",
         "explain llama3-8b h100 --serve --prompt 2048 --output 256 -v",
         "explain mixtral-8x7b v5e --serve --dtype int8 --tpot 30ms --what-if 'hbm_bandwidth x2'",
         "explain deepseek-v3 h200:16 --serve --dtype fp8 --prompt 4096 --output 512 --disaggregate",

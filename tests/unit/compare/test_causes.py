@@ -185,6 +185,7 @@ def test_loading_is_not_dispatch(tmp_path: Path) -> None:
     assert "loading" not in {cause.name for cause in clean.causes if cause.kind == "host-bound"}
 
 
+@pytest.mark.oracle
 def test_dispatch_is_not_loading(tmp_path: Path) -> None:
     """A step that JAX dispatches with thousands of arrays, and the same numbers as one array."""
     many = [jnp.ones(8)] * N_ARRAYS

@@ -120,6 +120,7 @@ def test_many_programs_are_no_step(tmp_path: Path) -> None:
         sw.compare(profile, profile)
 
 
+@pytest.mark.oracle
 def test_marked_steps_of_many_programs(tmp_path: Path) -> None:
     x = jnp.ones((256, 256))
     eager(x).block_until_ready()
