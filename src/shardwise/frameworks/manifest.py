@@ -30,11 +30,19 @@ def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         words = [text for key in _COMMANDS if (text := _text(value.get(key)))]
         if words:
-            yield " ".join(words)
+            yield _with_variables(" ".join(words), value.get("env"))
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
             yield from _commands(item)
+
+
+def _with_variables(text: str, variables: Any) -> str:
+    """A command with `$(NAME)` replaced by the value that the container's `env` gives it."""
+    for variable in variables if isinstance(variables, list) else []:
+        if isinstance(variable, Mapping) and "name" in variable and "value" in variable:
+            text = text.replace(f"$({variable['name']})", str(variable["value"]))
+    return text
 
 
 def _text(words: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     deepspeed,
+    heredocs,
     jobset,
     manifest,
     maxtext,
@@ -60,6 +61,7 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+MOST_OPTIONS = 6  # of branches, in a note
 _BRANCH = re.compile(r"^\s*if\b.*?\bthen\b", re.M | re.S)  # of a script
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
@@ -193,10 +195,7 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
     if PROGRAM in settings and _BRANCH.search(text):
-        branches = (
-            "of its branches (if ... then) all are read: the last value of a variable counts."
-        )
-        launch = replace(launch, notes=(*launch.notes, branches))
+        launch = replace(launch, notes=(*launch.notes, _note_of_branches(text)))
     origin = _ORIGIN.search(text)
     if origin:
         launch = replace(
@@ -214,6 +213,17 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
         misspelled=tuple(misspelled(settings, framework.name)),
         elsewhere=tuple(_elsewhere(settings)),
     )
+
+
+def _note_of_branches(text: str) -> str:
+    """That all branches of a script are read, and the options in them."""
+    note = "of its branches (if ... then) all are read: the last value of a variable counts"
+    branches = " ".join(re.findall(r"\bthen\b(.*?)(?:^|[\s;])fi\b", text, re.M | re.S))
+    options = list(dict.fromkeys(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", branches)))
+    if not options:
+        return f"{note}."
+    more = f" and {len(options) - MOST_OPTIONS} more" if len(options) > MOST_OPTIONS else ""
+    return f"{note}, and options count as given: {', '.join(options[:MOST_OPTIONS])}{more}."
 
 
 # Kinds of files that resemble those which are read: keys that all have, in any spelling, and the
@@ -266,6 +276,8 @@ def parse(text: str, file: str) -> Settings:
     """
     suffix = "." + file.rpartition(".")[2].lower()
     body = re.sub(r"^\s*#.*$", "", text, flags=re.M).lstrip()
+    if not body:
+        raise BadFile(f"{file} is empty.")
     if suffix not in _PARSERS:
         suffix = ".sh"
         if body.startswith("{"):
@@ -279,9 +291,27 @@ def parse(text: str, file: str) -> Settings:
     except (ValueError, RecursionError) as error:
         raise BadFile(f"{file} is no {suffix[1:].upper()}: {error}.") from None
     if not isinstance(settings, dict) or not settings:
-        raise BadFile(f"{file} has no options: it is {'empty' if not body else 'no mapping'}.")
-    if suffix == ".sh":
+        raise BadFile(f"{file} has no options: it is no mapping.")
+    if _PARSERS[suffix] is _parse_script:
         settings["text"] = text
+    return settings
+
+
+def _parse_script(text: str, file: str) -> Any:
+    """A script, with the options of the files that it writes and names in a command."""
+    commands = heredocs.without(text)
+    settings = shell_script.read(commands, file)
+    for written in heredocs.files(text):
+        name = shell_script.expanded(written.name, commands).removeprefix("./")
+        flags = [flag for flag, value in settings.items() if value in (name, f"./{name}")]
+        suffix = "." + name.rpartition(".")[2].lower()
+        if not flags or suffix not in (".json", ".toml", ".yaml", ".yml"):
+            continue
+        content = written.body
+        if not written.is_plain:
+            content = shell_script.expanded(content, commands)
+        settings = {key: value for key, value in settings.items() if key not in flags}
+        settings |= parse(content, name)
     return settings
 
 
@@ -313,9 +343,9 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     ".toml": _parse_toml,
     ".yaml": _parse_yaml,
     ".yml": _parse_yaml,
-    ".sh": shell_script.read,
-    ".sbatch": shell_script.read,
-    ".slurm": shell_script.read,
+    ".sh": _parse_script,
+    ".sbatch": _parse_script,
+    ".slurm": _parse_script,
 }
 
 

@@ -167,6 +167,12 @@ def _variables(text: str) -> dict[str, str]:
     return dict(_DEFAULT.findall(text)) | values
 
 
+def expanded(text: str, script: str) -> str:
+    """A text with the variables that a script sets put in, and its arithmetic worked out."""
+    variables = _variables(re.sub(r"\\\s*\n", " ", script))
+    return _computed(_expanded(text, variables), variables)
+
+
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """A text with the variables put in, or the values that it gives to those that are not set.
 

@@ -14,6 +14,7 @@ from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
 
 COMMAND = "trtllm-serve"
+BUILD = "trtllm-build"  # of an engine, from what convert_checkpoint.py or quantize.py has written
 FILES = ("config", "extra_llm_api_options")  # options that name a file of further ones
 DEFAULT_BATCH = 2048  # max_batch_size of a rank
 _KV = {"bf16": "auto", "fp8": "fp8"}
@@ -91,7 +92,7 @@ def read(settings: Settings) -> ServingLaunch:
         values.get("speculative_config"), "max_draft_len", "num_nextn_predict_layers"
     )
     model, dtype = engine_layout.quantized_repository(values.get("model") or _model(settings))
-    cache = str(setting(settings, "kv_cache_config.dtype", "auto"))
+    cache = str(setting(settings, "kv_cache_config.dtype") or values.get("kv_cache_dtype"))
     return ServingLaunch(
         sizes={
             "tensor": tensor,
@@ -103,7 +104,7 @@ def read(settings: Settings) -> ServingLaunch:
         default_batch=lambda _: DEFAULT_BATCH * groups,
         context=values.number("max_seq_len"),
         chunk=values.number("max_num_tokens"),
-        weights=engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo")) or dtype,
+        weights=_weights(settings, values) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
         ignored=values.unread_beside_drafts((*FILES, "speculative_config"), drafted),
@@ -111,6 +112,13 @@ def read(settings: Settings) -> ServingLaunch:
         drafted=drafted,
         model=model,
     )
+
+
+def _weights(settings: Settings, values: Values) -> str | None:
+    """The dtype of weights: of the file, or of what the checkpoint of a build is made by."""
+    if values.get("use_fp8") or str(values.get("qformat")).startswith("fp8"):
+        return "fp8"
+    return engine_layout.weights_dtype(setting(settings, "quant_config.quant_algo"))
 
 
 def knows(settings: Settings) -> int:
@@ -122,7 +130,7 @@ def knows(settings: Settings) -> int:
         "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
-    if COMMAND in words_of(settings):
+    if {COMMAND, BUILD} & {*words_of(settings)}:
         return 5 + count
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else count

@@ -128,7 +128,7 @@ def test_batch_words_and_names_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "file", "message"),
     [
-        ("", "a.yaml", "a.yaml has no options: it is empty"),
+        ("", "a.yaml", "a.yaml is empty"),
         ("- 1\n- 2\n", "a.yaml", "no mapping"),
         ("a: &x 1\n", "a.yaml", 'line 1, "a: &x 1", begins with "&"'),
         ("a: 1\na: 2\n", "a.yaml", 'line 2, "a: 2", gives the key "a" again'),

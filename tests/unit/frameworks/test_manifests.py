@@ -80,3 +80,19 @@ def test_the_commands_that_are_started_exist(framework: str) -> None:
         used = {word for word in words if word.startswith("-")}
         assert used
         assert used <= known
+
+
+def test_variables_of_a_container_are_put_in() -> None:
+    text = """
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: vllm
+    command: [vllm, serve, m]
+    args: ["--tensor-parallel-size", "$(TP)", "--max-model-len=4096"]
+    env:
+    - name: TP
+      value: "4"
+"""
+    assert registry.read(text, "pod.yaml").launch.sizes["tensor"] == 4

@@ -73,6 +73,14 @@ def test_the_zero_stage_comes_back(framework: str, name: str) -> None:
     assert launch.zero == plan.layout.zero
 
 
+@pytest.mark.parametrize("file", ["a.sh", "a.sbatch", "a.slurm", "launch"])
+def test_a_batch_script_is_read_under_any_name(file: str) -> None:
+    plan = plans.training("fsdp-tensor")
+    content = registry.read(registry.export(plan, "slurm").text, file)
+    assert content.framework.name == "slurm"
+    assert content.launch.sizes == plan.layout.mesh.sizes
+
+
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "slurm", "jobset"])
 def test_chunks_of_an_interleaved_schedule_come_back(framework: str) -> None:
     plan = plans.training("interleaved")

@@ -120,6 +120,61 @@ def test_branches_of_a_script_are_named() -> None:
     assert any("branches" in note for note in registry.read(text, "a.sh", "vllm").launch.notes)
 
 
+def test_options_in_branches_are_named() -> None:
+    text = """
+ARGS=(--tensor-model-parallel-size 2)
+if [ "${FP8:-0}" -eq 1 ]; then ARGS+=(--fp8-format hybrid); fi
+torchrun pretrain_gpt.py --seq-length 128 --global-batch-size 8 ${ARGS[@]}
+"""
+    (note,) = [n for n in registry.read(text, "a.sh").launch.notes if "branches" in n]
+    assert note.endswith("and options count as given: --fp8-format.")
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+@pytest.mark.parametrize("order", ["> {0} << {1}", "<<{1} > {0}"])
+def test_a_file_that_a_script_writes_is_read(quote: str, order: str) -> None:
+    start = order.format("./engine.yml", f"{quote}EOF{quote}")
+    text = f"""
+TP=8
+cat {start}
+enable_attention_dp: true
+kv_cache_config:
+  dtype: fp8
+EOF
+trtllm-serve a/model --tp_size $TP --max_seq_len 2000 --extra_llm_api_options engine.yml
+"""
+    launch = registry.read(text, "a.sh").launch
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.sizes["tensor"], launch.sizes["expert"], launch.kv) == (1, 8, "fp8")
+    assert launch.ignored == ()
+
+
+def test_variables_in_a_file_that_a_script_writes() -> None:
+    text = "TP=4\ncat > a.yaml <<EOF\ntensor_parallel_size: $TP\nEOF\nvllm serve m --config a.yaml"
+    launch = registry.read(text, "a.sh").launch
+    assert launch.sizes["tensor"] == 4
+
+
+def test_an_engine_that_is_built() -> None:
+    text = """
+python convert_checkpoint.py --model_dir ./m --output_dir ./c --tp_size 4 --pp_size 2 --use_fp8
+trtllm-build --checkpoint_dir ./c --max_batch_size 64 --max_seq_len 8192 --max_num_tokens 4096
+"""
+    content = registry.read(text, "a.sh")
+    assert content.framework.name == "tensorrt-llm"
+    launch = content.launch
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.sizes["tensor"], launch.sizes["pipe"]) == (4, 2)
+    assert (launch.weights, launch.batch, launch.context) == ("fp8", 64, 8192)
+
+
+@pytest.mark.parametrize("file", ["a", "a.sh", "a.yaml", "a.json", "a.toml"])
+@pytest.mark.parametrize("text", ["", "\n", "# a comment\n"])
+def test_an_empty_file_is_told_as_such(file: str, text: str) -> None:
+    with pytest.raises(BadFile, match=f"^{file} is empty"):
+        registry.read(text, file)
+
+
 def test_rounded_numbers_are_those_of_vllm() -> None:
     text = "vllm serve m --tensor-parallel-size 2 --max-model-len {}"
     for word, tokens in {"32k": 32_000, "32K": 32_768, "1.5k": 1500}.items():

@@ -1,0 +1,54 @@
+"""Files that a script writes for its own command: `cat > engine.yaml <<EOF`.
+
+https://www.gnu.org/software/bash/manual/html_node/Redirections.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_HEREDOC = re.compile(
+    r"""^[^\n#]*?
+    (?:(?:>\s*(?P<before>[^\s<>|&;]+)\s*)?<<-?\s*(?P<quote>["']?)(?P<end>\w+)(?P=quote)
+    (?:\s*>\s*(?P<after>[^\s<>|&;]+))?)[^\n]*\n
+    (?P<body>.*?)
+    ^\s*(?P=end)\s*$""",
+    re.M | re.S | re.X,
+)
+
+
+class Written(NamedTuple):
+    """A file that a script writes.
+
+    Args:
+        name: as the script writes it, with variables.
+        body: its text.
+        is_plain: whether variables in it stay as they are.
+    """
+
+    name: str
+    body: str
+    is_plain: bool
+
+
+def files(text: str) -> Iterator[Written]:
+    """The files that a script writes from lines of its own.
+
+    >>> [*files("cat > a.yml <<EOF\\ntp: 8\\nEOF\\nserve --config a.yml")]
+    [Written(name='a.yml', body='tp: 8\\n', is_plain=False)]
+    """
+    for match in _HEREDOC.finditer(text):
+        name = match["before"] or match["after"]
+        if name:
+            yield Written(name.strip("\"'"), match["body"], bool(match["quote"]))
+
+
+def without(text: str) -> str:
+    """A script without such lines, which are no commands.
+
+    >>> without("cat > a.yml <<EOF\\ntp: 8\\nEOF\\nserve --config a.yml").strip()
+    'serve --config a.yml'
+    """
+    return _HEREDOC.sub("", text)
