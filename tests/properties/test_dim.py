@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise import units
-from shardwise.estimate import nccl
+from shardwise.estimate import kernels, nccl
 from shardwise.estimate.calibration import PEAK as PEAK_RATES
 from shardwise.estimate.calibration import Calibration
 from shardwise.estimate.chip_memory import Memory
@@ -159,7 +159,7 @@ def _sixteen_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas that write 2.0 for the bytes of an element in 16 bits: their results are bytes."""
     monkeypatch.setattr(chip_rates.Rates, "dtype", lambda *_: "bf16")
     # The depth of a matmul follows from its FLOPs, and has their unit here.
-    monkeypatch.setattr(chip_rates, "matrix_unit_efficiency", lambda *_: 0.9)
+    monkeypatch.setattr(kernels, "matrix_unit_efficiency", lambda *_: 0.9)
     monkeypatch.setattr(microbatch, "element_bytes", lambda *_: n_bytes(2))
     monkeypatch.setattr(local_work, "element_bytes", lambda *_: n_bytes(2))
 

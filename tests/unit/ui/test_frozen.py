@@ -19,6 +19,7 @@ PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 -o"
 MOST_BYTES = 1_000_000
 BARS = ["Time by group", "Memory of a chip"]
 STEP = dict.fromkeys(StepRecord.__slots__, 0.1) | {"steps": 3, "bad": False, "memory_bytes": 9}
+STEP |= {"step_s": 0.1, "tokens_per_s": 8 * 512 / 0.1}
 
 
 def frozen(*words: str) -> tuple[str, dict[str, Any]]:
