@@ -22,6 +22,7 @@ PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 -o"
 OTHER = "plan llama3.2-1b v5e:2x2 --train --batch 8x512 --fix remat=full -o"
 SERVED = "plan llama3.2-1b v5e:2x2 --serve --prompt 512 --output 128 -o"
 STEP = dict.fromkeys(StepRecord.__slots__, 0.1) | {"steps": 90, "bad": False, "memory_bytes": 9}
+STEP |= {"step_s": 0.1, "tokens_per_s": 8 * 512 / 0.1}
 MOST_BYTES = 1_000_000
 LEAST_PAGES = 2
 MEMORY_BARS = "[...document.querySelectorAll('figure:nth-child(2) dd:last-of-type svg')]"
