@@ -274,7 +274,7 @@ def parse(text: str, file: str) -> Settings:
     Raises:
         BadFile: it is not of the form that its name promises.
     """
-    suffix = "." + file.rpartition(".")[2].lower()
+    suffix = _suffix(file)
     body = re.sub(r"^\s*#.*$", "", text, flags=re.M).lstrip()
     if not body:
         raise BadFile(f"{file} is empty.")
@@ -297,6 +297,10 @@ def parse(text: str, file: str) -> Settings:
     return settings
 
 
+def _suffix(file: str) -> str:
+    return "." + file.rpartition(".")[2].lower()
+
+
 def _parse_script(text: str, file: str) -> Any:
     """A script, with the options of the files that it writes and names in a command."""
     commands = heredocs.without(text)
@@ -304,8 +308,7 @@ def _parse_script(text: str, file: str) -> Any:
     for written in heredocs.files(text):
         name = shell_script.expanded(written.name, commands).removeprefix("./")
         flags = [flag for flag, value in settings.items() if value in (name, f"./{name}")]
-        suffix = "." + name.rpartition(".")[2].lower()
-        if not flags or suffix not in (".json", ".toml", ".yaml", ".yml"):
+        if not flags or _PARSERS.get(_suffix(name), _parse_script) is _parse_script:
             continue
         content = written.body
         if not written.is_plain:

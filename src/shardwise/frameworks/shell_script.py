@@ -104,8 +104,7 @@ def _words(text: str, name: str) -> list[str]:
     Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets. Commands and flags that
     are quoted as one word (`--command "train.py --lr 1"`) are split.
     """
-    joined = re.sub(r"\\\s*\n", " ", text)
-    joined = re.sub(r"^\s*#.*$", "", joined, flags=re.M)
+    joined = _joined(text)
     variables = _variables(joined)
     joined = _computed(_expanded(joined, variables), variables)
     joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
@@ -121,6 +120,12 @@ def _words(text: str, name: str) -> list[str]:
         raise BadFile(f"{name} is no script of a shell: {error}.") from None
     words = [word for word in words if "[@]" not in word and word not in ("$@", "$*")]
     return list(_without_redirections(words))
+
+
+def _joined(text: str) -> str:
+    """A script with continued lines in one, and without lines that are comments."""
+    joined = re.sub(r"\\\s*\n", " ", text)
+    return re.sub(r"^\s*#.*$", "", joined, flags=re.M)
 
 
 def _without_redirections(words: Iterable[str]) -> Iterator[str]:
@@ -169,7 +174,7 @@ def _variables(text: str) -> dict[str, str]:
 
 def expanded(text: str, script: str) -> str:
     """A text with the variables that a script sets put in, and its arithmetic worked out."""
-    variables = _variables(re.sub(r"\\\s*\n", " ", script))
+    variables = _variables(_joined(script))
     return _computed(_expanded(text, variables), variables)
 
 

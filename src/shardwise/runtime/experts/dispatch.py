@@ -112,7 +112,9 @@ class PaddedDispatch(EqualSlots):
         """Send copies of this chip's tokens, in slot order; return the copies for its experts."""
         x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
         if self.layout.expert_roles:
-            x_eSCD = self._exchange(self._by_chip(x_ECD)).swapaxes(0, 1)
+            n_chips = lax.axis_size(self.layout.expert_axes)
+            x_SeCD = x_ECD.reshape(n_chips, -1, *x_ECD.shape[1:])
+            x_eSCD = self._exchange(x_SeCD).swapaxes(0, 1)
             x_ECD = x_eSCD.reshape(x_eSCD.shape[0], -1, x.shape[-1])
         if self.layout.gathers_over_tensor:
             x_ECD = gather(x_ECD, self.layout.tensor_axes, 1)
@@ -127,10 +129,6 @@ class PaddedDispatch(EqualSlots):
             y_eSCD = y_ECD.reshape(n_experts, self.n_experts // n_experts, -1, width)
             y_ECD = self._exchange(y_eSCD.swapaxes(0, 1))
         return y_ECD.reshape(-1, y_ECD.shape[-1])
-
-    def _by_chip(self, x_ECD: Array) -> Array:
-        """Copies for the experts of each chip, [S, e, C, D]."""
-        return x_ECD.reshape(lax.axis_size(self.layout.expert_axes), -1, *x_ECD.shape[1:])
 
     def _exchange(self, x: Array) -> Array:
         """Exchange the first dim with the chips that it numbers.
