@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from shardwise.errors import BadFile, BadInput, file_error
+from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks import registry, replan
+from shardwise.frameworks.config_files import beside, text_of
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.frameworks.registry import Export
 from shardwise.hardware import Chip, System, parse_system
@@ -56,12 +57,7 @@ def import_plan(
         NoPlan: the layout is not legal, or does not fit.
     """
     name = os.fspath(path)
-    try:
-        with open(name, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise file_error(path, error) from None
-    launch = registry.read(text, name, framework).launch
+    launch = registry.read(text_of(name), name, framework, beside(name)).launch
     config = model or (load(launch.model) if launch.model else None)
     machine = system or (parse_system(launch.hardware) if launch.hardware else None)
     if config is None or machine is None:

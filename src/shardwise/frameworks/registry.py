@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     deepspeed,
     heredocs,
     jobset,
-    manifest,
     maxtext,
     megatron,
     megatron_bridge,
@@ -38,6 +35,7 @@ from shardwise.frameworks.exported import (
     training_run,
 )
 from shardwise.frameworks.launch import Launch, ServingLaunch
+from shardwise.frameworks.parsing import Beside, names_of_files, parse
 from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of
@@ -62,7 +60,7 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
-_BRANCH = re.compile(r"^\s*if\b.*?\bthen\b", re.M | re.S)  # of a script
+LONGEST_CONDITION = 120  # characters, in a note
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
 
@@ -169,19 +167,22 @@ def _text(plan: AnyPlan, framework: Framework, written: Written) -> str:
     return head + simple_yaml.write(written.settings)
 
 
-def read(text: str, file: str, name: str | None = None) -> ReadFile:
+def read(
+    text: str, file: str, name: str | None = None, beside: Beside = lambda name: None
+) -> ReadFile:
     """Read a launch configuration of a framework.
 
     Args:
         file: the name of the file, whose suffix says how it is parsed.
         name: the framework; None to find it by the options in the file.
+        beside: reads the files that it names.
 
     Raises:
         UnknownName: no framework has this name.
         BadFile: the file cannot be parsed, its framework is not found, or a value is wrong.
     """
     framework = find(name) if name else None
-    settings = parse(text, file)
+    settings = parse(text, file, beside)
     _check_is_read(settings, file)
     if framework is None:
         framework = detect(settings, file)
@@ -194,8 +195,9 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
-    if PROGRAM in settings and _BRANCH.search(text):
-        launch = replace(launch, notes=(*launch.notes, _note_of_branches(text)))
+    if PROGRAM in settings and "text" in settings:
+        script = heredocs.without(settings["text"])
+        launch = replace(launch, notes=(*launch.notes, *_notes_of_script(script)))
     origin = _ORIGIN.search(text)
     if origin:
         launch = replace(
@@ -215,15 +217,25 @@ def read(text: str, file: str, name: str | None = None) -> ReadFile:
     )
 
 
-def _note_of_branches(text: str) -> str:
-    """That all branches of a script are read, and the options in them."""
-    note = "of its branches (if ... then) all are read: the last value of a variable counts"
-    branches = " ".join(re.findall(r"\bthen\b(.*?)(?:^|[\s;])fi\b", text, re.M | re.S))
-    options = list(dict.fromkeys(re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", branches)))
-    if not options:
-        return f"{note}."
-    more = f" and {len(options) - MOST_OPTIONS} more" if len(options) > MOST_OPTIONS else ""
-    return f"{note}, and options count as given: {', '.join(options[:MOST_OPTIONS])}{more}."
+def _notes_of_script(text: str) -> Iterator[str]:
+    """Which lines of a script are not what is planned, or may not be."""
+    branches = shell_script.branches(text)
+    if branches.skipped:
+        yield f"not read, as the script takes other branches: {_listed(branches.skipped)}."
+    for variable, value in branches.loops:
+        yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
+    if branches.doubtful:
+        conditions = dict.fromkeys(" ".join(text.split()) for text in branches.unknown)
+        yield (
+            f"read, though only the shell knows whether {'; '.join(conditions)[:LONGEST_CONDITION]}"
+            f" holds: {_listed(branches.doubtful)}."
+        )
+
+
+def _listed(options: Iterable[str]) -> str:
+    names = list(dict.fromkeys(options))
+    more = f" and {len(names) - MOST_OPTIONS} more" if len(names) > MOST_OPTIONS else ""
+    return f"{', '.join(names[:MOST_OPTIONS])}{more}"
 
 
 # Kinds of files that resemble those which are read: keys that all have, in any spelling, and the
@@ -256,100 +268,16 @@ def _check_is_read(settings: Settings, file: str) -> None:
 
 
 def _elsewhere(settings: Settings) -> Iterator[str]:
-    """Words of a script that stand for options which are kept elsewhere."""
+    """Files and variables of a script that stand for options which are kept elsewhere."""
+    yield from names_of_files(settings)
     for word in shell_script.words_of(settings):
-        is_file = word.endswith((".yml", ".yaml", ".toml")) and not word.endswith("base.yml")
-        if is_file or shell_script.OPTIONS_ELSEWHERE.fullmatch(word):
+        if shell_script.OPTIONS_ELSEWHERE.fullmatch(word):
             yield word
 
 
 def _known_to(settings: Settings) -> list[str]:
     """Names of the frameworks that a file has options of."""
     return [name for name, framework in FRAMEWORKS.items() if framework.knows(settings)]
-
-
-def parse(text: str, file: str) -> Settings:
-    """The settings of a file, by its suffix, or without a known one by its first characters.
-
-    Raises:
-        BadFile: it is not of the form that its name promises.
-    """
-    suffix = _suffix(file)
-    body = re.sub(r"^\s*#.*$", "", text, flags=re.M).lstrip()
-    if not body:
-        raise BadFile(f"{file} is empty.")
-    if suffix not in _PARSERS:
-        suffix = ".sh"
-        if body.startswith("{"):
-            suffix = ".json"
-        elif re.match(r"\[\w+\]", body):
-            suffix = ".toml"
-        elif re.match(r"[\w.-]+:(\s|$)", body):
-            suffix = ".yaml"
-    try:
-        settings = _PARSERS[suffix](text, file)
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{file} is no {suffix[1:].upper()}: {error}.") from None
-    if not isinstance(settings, dict) or not settings:
-        raise BadFile(f"{file} has no options: it is no mapping.")
-    if _PARSERS[suffix] is _parse_script:
-        settings["text"] = text
-    return settings
-
-
-def _suffix(file: str) -> str:
-    return "." + file.rpartition(".")[2].lower()
-
-
-def _parse_script(text: str, file: str) -> Any:
-    """A script, with the options of the files that it writes and names in a command."""
-    commands = heredocs.without(text)
-    settings = shell_script.read(commands, file)
-    for written in heredocs.files(text):
-        name = shell_script.expanded(written.name, commands).removeprefix("./")
-        flags = [flag for flag, value in settings.items() if value in (name, f"./{name}")]
-        if not flags or _PARSERS.get(_suffix(name), _parse_script) is _parse_script:
-            continue
-        content = written.body
-        if not written.is_plain:
-            content = shell_script.expanded(content, commands)
-        settings = {key: value for key, value in settings.items() if key not in flags}
-        settings |= parse(content, name)
-    return settings
-
-
-def _parse_toml(text: str, file: str) -> Any:
-    return tomllib.loads(text)
-
-
-def _parse_json(text: str, file: str) -> Any:
-    return json.loads(re.sub(r"^\s*(#|//).*$", "", text, flags=re.M))
-
-
-def _parse_yaml(text: str, file: str) -> Any:
-    """A YAML file, or of a manifest the flags of its containers' commands."""
-    parts = simple_yaml.documents(text)
-    with_command = [part for part in parts if re.search(r"^[\s-]*(command|args):", part.text, re.M)]
-    if len(parts) > 1 and len(with_command) == 1:
-        text = with_command[0].text
-    settings = simple_yaml.read(text, file)
-    if not isinstance(settings, dict) or not manifest.is_manifest(settings):
-        return settings
-    if "shardwise plan" in text:  # an exported JobSet
-        return settings
-    script = manifest.script(settings)
-    return shell_script.read(script, file) if script else settings
-
-
-_PARSERS: Mapping[str, Callable[[str, str], Any]] = {
-    ".json": _parse_json,
-    ".toml": _parse_toml,
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
-    ".sh": _parse_script,
-    ".sbatch": _parse_script,
-    ".slurm": _parse_script,
-}
 
 
 def detect(settings: Settings, file: str) -> Framework:

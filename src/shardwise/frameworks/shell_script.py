@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import operator
-import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardwise.errors import BadFile
+from shardwise.frameworks.shell_branches import Branches, followed
+from shardwise.frameworks.shell_variables import assigned, expanded
 
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
@@ -57,7 +56,7 @@ def write(settings: Mapping[str, Any]) -> str:
 
 
 def read(text: str, name: str) -> dict[str, Any]:
-    """The flags of all commands of a script: `{"--tp": 8, "--bf16": True}`.
+    """The flags of the commands that a script runs: `{"--tp": 8, "--bf16": True}`.
 
     Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
     name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`,
@@ -104,9 +103,8 @@ def _words(text: str, name: str) -> list[str]:
     Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets. Commands and flags that
     are quoted as one word (`--command "train.py --lr 1"`) are split.
     """
-    joined = _joined(text)
-    variables = _variables(joined)
-    joined = _computed(_expanded(joined, variables), variables)
+    script = branches(text).text
+    joined = expanded(script, assigned(script))
     joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
     joined = re.sub(r"\)\s*&?\s*$", " ", joined, flags=re.M)
     joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
@@ -122,10 +120,14 @@ def _words(text: str, name: str) -> list[str]:
     return list(_without_redirections(words))
 
 
-def _joined(text: str) -> str:
-    """A script with continued lines in one, and without lines that are comments."""
-    joined = re.sub(r"\\\s*\n", " ", text)
-    return re.sub(r"^\s*#.*$", "", joined, flags=re.M)
+def branches(text: str) -> Branches:
+    """A script with continued lines in one, and of its branches those that it takes."""
+    return followed(re.sub(r"\\\s*\n", " ", text))
+
+
+def with_variables(text: str, script: str) -> str:
+    """A text with the variables that a script sets put in, and its arithmetic worked out."""
+    return expanded(text, assigned(branches(script).text))
 
 
 def _without_redirections(words: Iterable[str]) -> Iterator[str]:
@@ -141,101 +143,6 @@ def _without_redirections(words: Iterable[str]) -> Iterator[str]:
             yield word
         if not redirection:
             is_file = False
-
-
-_ASSIGNED = re.compile(
-    r"""^\s*(?:export\s+)?(\w+)=(?:"([^"]*)"|'([^']*)'|(\$\{[^{}]*\}|\$\(\(.*?\)\)|[^\s"'(]*))\s*(?:;|\#.*)?$""",
-    re.M,
-)
-_DEFAULT = re.compile(r"^\s*:\s*\"?\$\{(\w+):?=([^{}]*)\}", re.M)
-_ARITHMETIC = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
-_LONGEST_ARITHMETIC = 200  # characters
-_LONGEST_VALUE = 4096  # characters, of a variable that is put into its own next value
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,  # of whole numbers, as in a shell
-    ast.Mod: operator.mod,
-}
-_VARIABLE = re.compile(r"\$\{(\w+)(?::?[-=]([^{}]*))?\}|\$(\w+)")
-
-
-def _variables(text: str) -> dict[str, str]:
-    """The variables that a script sets: `TP=8`, `TP=${TP:-8}`, `: "${TP:=8}"`."""
-    values: dict[str, str] = {}
-    for name, *quoted in _ASSIGNED.findall(text):
-        value = "".join(quoted)
-        if name in values and len(values[name]) < _LONGEST_VALUE:  # ARGS="$ARGS --bf16"
-            value = values[name].join(re.split(rf"\$(?:{name}\b|\{{{name}\}})", value))
-        values[name] = value
-    return dict(_DEFAULT.findall(text)) | values
-
-
-def expanded(text: str, script: str) -> str:
-    """A text with the variables that a script sets put in, and its arithmetic worked out."""
-    variables = _variables(_joined(script))
-    return _computed(_expanded(text, variables), variables)
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """A text with the variables put in, or the values that it gives to those that are not set.
-
-    What the script does not set, and the own variable of a value, as `TP=${TP:-8}`, is that of the
-    environment, if it is set there.
-    """
-
-    def value_of(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        if name in variables:
-            others = {key: value for key, value in variables.items() if key != name}
-            return _expanded(variables[name], others)
-        if name in os.environ:
-            return os.environ[name]
-        return match[0] if match[2] is None else match[2].strip("\"'")
-
-    return _VARIABLE.sub(value_of, text)
-
-
-def _computed(text: str, variables: Mapping[str, str]) -> str:
-    """A text with the arithmetic of known whole numbers worked out: `$((2 * NODES))`.
-
-    Names in it are variables with or without a dollar sign. What has other parts stays as it is.
-    """
-
-    def value_of(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in variables:
-            return match[0]
-        others = {key: value for key, value in variables.items() if key != name}
-        return _computed(_expanded(variables[name], others), others)
-
-    def result(match: re.Match[str]) -> str:
-        whole = "".join(match[0].split())  # one word
-        terms = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", value_of, match[1]).strip()
-        if len(terms) > _LONGEST_ARITHMETIC or not re.fullmatch(r"[\d\s+\-*/%()]+", terms):
-            return whole
-        try:
-            return str(_integer(ast.parse(terms, mode="eval").body))
-        except (SyntaxError, KeyError, ValueError, ZeroDivisionError):
-            return whole
-
-    return _ARITHMETIC.sub(result, text)
-
-
-def _integer(node: ast.expr) -> int:
-    """The value of an expression of whole numbers.
-
-    Raises:
-        KeyError: it has another operator.
-        ValueError: it has another kind of term.
-    """
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_integer(left), _integer(right))
-    raise ValueError(ast.dump(node))
 
 
 def number_or_text(word: str) -> int | float | str | bool:

@@ -15,7 +15,6 @@ from shardwise.frameworks.shell_script import words_of
 
 COMMAND = "trtllm-serve"
 BUILD = "trtllm-build"  # of an engine, from what convert_checkpoint.py or quantize.py has written
-FILES = ("config", "extra_llm_api_options")  # options that name a file of further ones
 DEFAULT_BATCH = 2048  # max_batch_size of a rank
 _KV = {"bf16": "auto", "fp8": "fp8"}
 
@@ -107,7 +106,7 @@ def read(settings: Settings) -> ServingLaunch:
         weights=_weights(settings, values) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
         splits=splits,
-        ignored=values.unread_beside_drafts((*FILES, "speculative_config"), drafted),
+        ignored=values.unread_beside_drafts(("speculative_config",), drafted),
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         model=model,

@@ -112,22 +112,7 @@ def test_a_command_of_tensorrt_llm_is_its_own() -> None:
     assert content.framework.name == "tensorrt-llm"
     assert isinstance(content.launch, ServingLaunch)
     assert (content.launch.model, content.launch.context) == ("a/model", 2000)
-    assert content.launch.ignored == ("config",)
-
-
-def test_branches_of_a_script_are_named() -> None:
-    text = "if [ $A = 1 ]; then\n  LEN=1000\nfi\nvllm serve m --tp 8 --max-model-len $LEN"
-    assert any("branches" in note for note in registry.read(text, "a.sh", "vllm").launch.notes)
-
-
-def test_options_in_branches_are_named() -> None:
-    text = """
-ARGS=(--tensor-model-parallel-size 2)
-if [ "${FP8:-0}" -eq 1 ]; then ARGS+=(--fp8-format hybrid); fi
-torchrun pretrain_gpt.py --seq-length 128 --global-batch-size 8 ${ARGS[@]}
-"""
-    (note,) = [n for n in registry.read(text, "a.sh").launch.notes if "branches" in n]
-    assert note.endswith("and options count as given: --fp8-format.")
+    assert content.elsewhere == ("c.yaml",)
 
 
 @pytest.mark.parametrize("quote", ["", "'"])

@@ -14,16 +14,15 @@ from shardwise.cli.inputs import Inputs, parse_output_file
 from shardwise.cli.machines import is_machine, parse_machine
 from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
-from shardwise.errors import BadFile, BadInput, NoPlan, file_error
+from shardwise.errors import BadFile, BadInput, NoPlan
 from shardwise.frameworks import registry
+from shardwise.frameworks.config_files import LARGEST_FILE, beside, text_of
 from shardwise.frameworks.engine_layout import MAX_TOKENS
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.report.document import document, save
 from shardwise.workload import parse_batch
-
-LARGEST_FILE = 4 << 20  # bytes; launch configurations have some kB
 
 
 def run(
@@ -60,7 +59,8 @@ def run(
         inputs.read(registry.find, origin)
     inputs.optional(parse_output_file, file)
     inputs.done()
-    content = registry.read(_text(path), path, origin or None)
+    text = sys.stdin.read(LARGEST_FILE) if path == "-" else text_of(path)
+    content = registry.read(text, path, origin or None, beside(path))
     launch = content.launch
     model, hardware = _names(launch, names)
     config = inputs.read(sw.model, model)
@@ -179,18 +179,3 @@ def _missing(launch: Launch, words: list[str]) -> str:
     if "MODEL" in missing and launch.presets:
         begin = f"{begin} Its sizes are those of {' | '.join(launch.presets)}."
     return f"{begin} Add {' and '.join(missing)}: shardwise import FILE {arguments}."
-
-
-def _text(path: str) -> str:
-    try:
-        if path == "-":
-            return sys.stdin.read(LARGEST_FILE)
-        with open(path, encoding="utf-8") as stream:
-            text = stream.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise file_error(path, error) from None
-    except UnicodeError:
-        raise BadFile(f"{path} is no text in UTF-8.") from None
-    if len(text) > LARGEST_FILE:
-        raise BadFile(f"{path} has more than {LARGEST_FILE:,} characters: no launch configuration.")
-    return text
