@@ -87,17 +87,21 @@ function App() {
   const [records, runProblem] = useRun(hasRun, frozen && frozen.run);
   const asked = useRef(null);  // the question of the last move, until it is answered
   const movedAt = useRef(0), nMoves = useRef(0), waiting = useRef(null), ownHash = useRef("");
+  // Whether the next address is one that the browser's Back leaves: a search's, or that of the first
+  // of several moves in a row.
+  const isStep = useRef(false), slidAt = useRef(0);
 
   /** A function that tells whether no slider has moved since. */
   const calm = () => {
     const count = nMoves.current;
     return () => nMoves.current === count;
   };
-  const enter = (hash, isNew) => {
+  const enter = (hash) => {
     ownHash.current = hash;
-    history[isNew ? "pushState" : "replaceState"](null, "", hash);
+    history[isStep.current ? "pushState" : "replaceState"](null, "", hash);
+    isStep.current = false;
   };
-  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isTyped, isLink, at, step }, isNewer) => {
+  const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isLink, at, step }, isNewer) => {
     try {
       const next = await server.frame(question);
       if (step && !isNewer()) lookAhead(next, step, STEPS_AHEAD, calm());
@@ -108,7 +112,7 @@ function App() {
         setCurves({});
       }
       fail([]);
-      afterPaint(() => enter(addressOf(next), isTyped));
+      afterPaint(() => enter(addressOf(next)));
     } catch (error) {
       fail(error.problems || [String(error)]);
       if (isSearch) refuse(question);
@@ -193,6 +197,8 @@ function App() {
 
   const slide = (slider, stop) => {
     const at = performance.now();
+    isStep.current ||= at - slidAt.current > CALM_MS;
+    slidAt.current = at;
     nMoves.current += 1;
     if (waiting.current) waiting.current.abort();
     const question = changed(asked.current || frame.question, slider, stop);
@@ -204,7 +210,8 @@ function App() {
   };
   const search = (question) => {
     wait(true);
-    ask({ question, isSearch: true, isTyped: true, at: 0 });
+    isStep.current = true;
+    ask({ question, isSearch: true, at: 0 });
   };
   const openNumber = (name) => {
     setOpen(name);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.browser import Browser, Page
@@ -131,6 +133,19 @@ def test_back_leads_to_the_first_view(page: Page, address: str) -> None:
     page.run("history.back()")
     page.wait("document.querySelector('h1').innerText.startsWith('llama3.2-1b')")
     assert facts(page) == first
+
+
+def test_back_undoes_moves_in_a_row_at_once(page: Page, address: str) -> None:
+    show(page, address + SMALL)
+    first = facts(page)
+    entries = page.run("history.length")
+    move(page, "tensor", "ArrowRight", "ArrowRight")
+    assert page.run("history.length") == entries + 1
+    page.run("history.back()")
+    page.wait(f"location.hash === {json.dumps(first['address'])}")
+    page.wait("document.querySelector('.busy').hidden")
+    assert facts(page) == first
+    assert page.problems == []
 
 
 def test_a_mesh_of_one_chip_is_a_link(page: Page, address: str) -> None:

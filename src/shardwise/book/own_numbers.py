@@ -74,9 +74,18 @@ def _chip_figures(case: Case, name: str) -> dict[str, Any]:
 
     Raises:
         UnknownName: the catalog has no such chip.
-        BadInput: the case has no figure of a chip, or the chip has none of them.
+        BadInput: the case has no figure of a chip, or the chip has none of them, or no torus of as
+            many axes as the case's mesh.
     """
     chip = find_chip(name)
+    mesh = case.given.get("mesh")
+    if isinstance(mesh, Mapping) and chip.ici and len(mesh) > chip.ici.n_axes:
+        figure = next((key for key in _figures(chip) if key in case.given), "")
+        alone = f" Set its figure alone: --set {figure}=VALUE" if figure else ""
+        raise BadInput(
+            f"the mesh of {case.id} has {len(mesh)} axes, and the torus of {chip.name} "
+            f"{chip.ici.n_axes}.{alone}"
+        )
     figures = {key: value for key, value in _figures(chip).items() if key in case.given}
     if not figures and _CHIP not in case.given:
         raise BadInput(f"{case.id} has no figures of a chip. It has {_names(case.given)}.")

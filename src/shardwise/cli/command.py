@@ -62,6 +62,13 @@ class GroupedCommand(TyperCommand):
                 formatter.write_dl(rows)
 
 
+# Names of options with which other programs size the axes of a mesh, and the axes.
+_AXES = {
+    "tensor": "tensor", "pipe": "pipe", "data": "data", "context": "context", "expert": "expert",
+    "tp": "tensor", "pp": "pipe", "dp": "data", "cp": "context", "ep": "expert", "fsdp": "fsdp",
+}  # fmt: skip
+
+
 def command_of(function: Callable[..., Any]) -> Any:
     """The command with the options that `function` declares."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -87,4 +94,11 @@ def call(name: str, function: Callable[..., Any], args: Sequence[str]) -> Any:
         return None
     except typer.TyperException as error:
         problem = error.format_message().strip().rstrip(".")
+        option = str(getattr(error, "option_name", "")).lstrip("-")
+        if option in _AXES and any(_fixes_axes(parameter) for parameter in command.params):
+            problem = f"No such option: --{option}. Size an axis by --fix {_AXES[option]}=N"
         raise BadInput(f"{problem}. {name} --help lists the options.") from None
+
+
+def _fixes_axes(parameter: Any) -> bool:
+    return "--fix" in parameter.opts and not parameter.is_flag

@@ -91,13 +91,18 @@ def _read_trace(path: str) -> Profile:
 def _read_run(metrics: Path, plan: Path) -> RunLog:
     names = {field.name for field in fields(StepRecord)}
     records = []
+    missing: set[str] = set()
     for number, line in enumerate(metrics.read_text(encoding="utf-8").splitlines(), 1):
         try:
             document = json.loads(line)
             if names <= document.keys():
                 records.append(msgspec.convert(_numbers(document, names), StepRecord))
+            elif "step" in document:
+                missing |= names - document.keys()
         except (ValueError, AttributeError, msgspec.ValidationError):
             raise BadFile(f"{metrics}: line {number} is no step of shardwise train.") from None
+    if not records and missing:
+        raise BadFile(f"{metrics}: its steps lack {', '.join(sorted(missing))}.")
     if not records:
         raise BadFile(f"{metrics} has no steps. shardwise train --log FILE writes one a line.")
     planned = load(plan) if plan.is_file() else None

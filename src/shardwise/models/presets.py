@@ -12,7 +12,8 @@ from typing import Any
 FOLDER = Path(__file__).parent / "presets"
 _INDEX = "index.json"
 _NAME = re.compile(r"[\w./-]+", re.ASCII)
-_SUFFIX = re.compile(r"[-_](hf|base|instruct|chat|it|pt)$")
+# Words of a tuned or converted checkpoint, perhaps before its version, and months of releases.
+_TUNED = re.compile(r"[-_](hf|base|instruct|chat|it|pt|thinking)(?=[-_]v?[\d.]+$|$)|[-_]\d{4}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,6 @@ def _by_spelling() -> dict[str, Preset]:
 def _spell(name: str) -> str:
     """The spelling by which names are compared: `Meta-Llama-3-70B-hf` -> `llama370b`."""
     word = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
-    while (shorter := _SUFFIX.sub("", word)) != word:
+    while (shorter := _TUNED.sub("", word)) != word:
         word = shorter
     return re.sub(r"[^a-z0-9]", "", word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from shardwise.errors import BadInput
 from shardwise.frameworks import registry, replan
 from shardwise.frameworks.exported import training_run
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.report.style import render
+from shardwise.report.training import plan as training_report
 from tests.golden.terminal import run
 from tests.unit.frameworks import plans
 
@@ -144,6 +147,8 @@ def test_optimizer_state_in_host_memory_is_kept() -> None:
         found, sw.model("llama3-8b"), sw.hardware("h100:8"), (found.batch, 4096)
     )
     assert plan.job.offload == ("optimizer",)
+    screen = render(training_report.blocks(plan), io.StringIO())
+    assert "optimizer in the host's memory" in " ".join(screen.split())
     exported = registry.export(plan, "deepspeed")
     assert json.loads(exported.text)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert "offload" not in " ".join(exported.notes)  # it is in the file

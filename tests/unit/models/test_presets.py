@@ -85,6 +85,20 @@ def test_every_name_leads_to_its_preset_and_no_name_to_two():
             assert found.name == name, spelling
 
 
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("mistralai/Mixtral-8x22B-Instruct-v0.1", "mixtral-8x22b"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"),
+        ("meta-llama/Llama-2-70b-chat-hf", "llama2-70b"),
+        ("google/gemma-3-27b-it", "gemma3-27b"),
+    ],
+)
+def test_a_tuned_checkpoint_has_the_sizes_of_its_base(hub, name):
+    assert find(hub).name == name
+
+
 def test_the_owner_of_a_hub_name_counts():
     assert find("meta-llama/Meta-Llama-3-70B") is not None
     assert find("someone-else/Meta-Llama-3-70B") is None

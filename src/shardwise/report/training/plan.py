@@ -245,6 +245,8 @@ def _bars(plan: Plan, verbose: bool) -> Iterator[list[str]]:
     note = f"of {units.show_gib(memory.capacity)}, remat {strategy.remat}"
     if strategy.n_microbatches > 1:
         note += f", {strategy.n_microbatches:,} microbatches"
+    if plan.layout.offload:
+        note += f", {listed(plan.layout.offload)} in the host's memory"
     yield ["  memory", units.show_gib(memory.total), bar(memory.total, memory.capacity), note]
 
 
