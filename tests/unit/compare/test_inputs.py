@@ -21,5 +21,5 @@ def test_steps_of_another_program_lack_fields_that_are_named(tmp_path: Path) -> 
 def test_a_file_without_steps_says_how_they_are_written(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(json.dumps({"saved": 3}) + "\n")
-    with pytest.raises(BadFile, match="has no steps. shardwise train --log FILE"):
+    with pytest.raises(BadFile, match=r"has no steps\. shardwise train --log FILE"):
         read_input(str(metrics))
