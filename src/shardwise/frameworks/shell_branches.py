@@ -208,7 +208,8 @@ class _Reader:
         """Set the variable of a loop over words to the first of them."""
         match = _LOOP.fullmatch(loop)
         turns = expanded(match[2], self._known()).split() if match else []
-        if match and turns and "$" not in turns[0] and self._blocks[-1].is_reached:
+        is_word = bool(turns) and not set("${`") & set(turns[0])
+        if match and is_word and self._blocks[-1].is_reached:
             self.lines.append(f"{match[1]}={turns[0]}")
             if len(turns) > 1:
                 self.branches.loops.append((match[1], turns[0]))

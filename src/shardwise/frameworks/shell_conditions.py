@@ -22,7 +22,7 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 # What a launcher sets for each process. Other variables that nobody sets are empty.
 _OF_LAUNCHERS = re.compile(r"(SLURM|OMPI|PMI|KUBERNETES|CUDA|NVIDIA|HOST)\w*|\w*RANK|WORLD_SIZE")
-_UNSET = re.compile(r"\$\{?([\w@*#]+)(?::?-[^{}]*)?\}?")
+_UNSET = re.compile(r"\$(\{)?([\w@*#]+)(?(1)\})")
 _ARITHMETIC = re.compile(r"\(\((.*)\)\)", re.S)
 
 
@@ -98,9 +98,9 @@ def _value(word: str, variables: Mapping[str, str]) -> str | None:
 
     def of_unset(match: re.Match[str]) -> str:
         nonlocal is_known
-        if match[1] == "#":
+        if match[2] == "#":
             return "0"
-        is_known &= not _OF_LAUNCHERS.fullmatch(match[1])
+        is_known &= not _OF_LAUNCHERS.fullmatch(match[2])
         return ""
 
     value = _UNSET.sub(of_unset, expanded(word, variables))

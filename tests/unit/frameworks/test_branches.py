@@ -37,6 +37,7 @@ from shardwise.frameworks.shell_conditions import holds
         ("[ $SLURM_NNODES -gt 1 ]", None),
         ('[ "$(hostname)" = a ]', None),
         ("[ $MODE -gt 1 ]", None),
+        ("[ -n ${MODE:+yes} ]", None),
         ("[ 'a", None),
     ],
 )
