@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from shardwise.errors import BadFile, file_error
-from shardwise.frameworks.parsing import Beside
+from shardwise.frameworks.shell.run import Beside
 
 LARGEST_FILE = 4 << 20  # characters; launch configurations have some thousand
 

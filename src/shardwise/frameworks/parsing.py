@@ -1,27 +1,20 @@
-"""Launch configurations as settings: JSON, TOML, YAML, manifests, scripts and the files they name.
-
-https://www.gnu.org/software/bash/manual/html_node/Bourne-Shell-Builtins.html
-"""
+"""Launch configurations as settings: JSON, TOML, YAML, manifests, scripts and what they name."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import heredocs, manifest, shell_script, simple_yaml
 from shardwise.frameworks.exported import Settings
+from shardwise.frameworks.shell.run import Beside, Run, run
 
-# The text of a file that another one names, or None where there is none.
-Beside = Callable[[str], str | None]
-
-MOST_SOURCED = 20  # files that a script runs by `source`, theirs included
-_SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(\S[^\n;&|#]*?)[ \t]*$", re.M)
-# The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
-_FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
+SCRIPT = ".sh"
 # Flags that name a file of options: `--config`, `--deepspeed`, `--extra_llm_api_options`.
 _OF_OPTIONS = re.compile(
     r"(?!.*(?:tokenizer|generation|model|hf|log)).*(?:conf|cfg|option|yaml|deepspeed).*"
@@ -30,8 +23,15 @@ _OF_OPTIONS = re.compile(
 _FILE_WINS = re.compile(r"\btrtllm-")
 
 
-def parse(text: str, file: str, beside: Beside = lambda name: None) -> Settings:
-    """The settings of a file, by its suffix, or without a known one by its first characters.
+class Parsed(NamedTuple):
+    """The settings of a file, and of a script what it does."""
+
+    settings: Settings
+    script: Run | None = None
+
+
+def parse(text: str, file: str, beside: Beside = lambda name: None) -> Parsed:
+    """Read a file by its suffix, or without a known one by its first characters.
 
     Args:
         beside: reads the files that a script names.
@@ -39,78 +39,73 @@ def parse(text: str, file: str, beside: Beside = lambda name: None) -> Settings:
     Raises:
         BadFile: it is not of the form that its name promises.
     """
-    parser = _parser(text, file)
-    if parser is _parse_script:
-        text = _with_sourced(text, beside)
+    kind = _kind(text, file)
+    script = None
     try:
-        settings = parser(text, file)
+        if kind == SCRIPT:
+            script = run(heredocs.without(text), file, beside, _of_slurm(text))
+            settings = _with_files(script, text, beside)
+            settings["text"] = text
+        else:
+            settings = _PARSERS[kind](text, file)
     except (ValueError, RecursionError) as error:
-        kind = next(suffix for suffix, parse in _PARSERS.items() if parse is parser)
         raise BadFile(f"{file} is no {kind[1:].upper()}: {error}.") from None
     if not isinstance(settings, dict) or not settings:
         raise BadFile(f"{file} has no options: it is no mapping.")
-    if parser is _parse_script:
-        settings = _with_files(settings, text, beside)
-        settings["text"] = text
-    return settings
+    # An exported JobSet is read as a whole.
+    if manifest.is_manifest(settings) and "shardwise plan" not in text:
+        script = run(manifest.script(settings), file)
+        settings = shell_script.settings(script) if script.commands else settings
+    return Parsed(settings, script)
 
 
-def _parser(text: str, file: str) -> Callable[[str, str], Any]:
+def _of_slurm(text: str) -> dict[str, str]:
+    """Variables that Slurm sets by the `#SBATCH` lines of a script, where the caller does not."""
+    nodes = re.search(r"^#SBATCH\s+(?:--nodes[= ]|-N\s*)(\d+)\s*(?:#.*)?$", text, re.M)
+    names = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES") if nodes else ()
+    return {name: nodes[1] for name in names if nodes and name not in os.environ}
+
+
+def _kind(text: str, file: str) -> str:
+    """The suffix of a file, or that of the kind which its first characters are of."""
     body = re.sub(r"^\s*#.*$", "", text, flags=re.M).lstrip()
     if not body:
         raise BadFile(f"{file} is empty.")
     suffix = _suffix(file)
     if suffix in _PARSERS:
-        return _PARSERS[suffix]
+        return suffix
     if body.startswith("{"):
-        return _parse_json
+        return ".json"
     if re.match(r"\[\w+\]", body):
-        return _parse_toml
+        return ".toml"
     if re.match(r"[\w.-]+:(\s|$)", body):
-        return _parse_yaml
-    return _parse_script
+        return ".yaml"
+    return SCRIPT
 
 
 def _suffix(file: str) -> str:
     return "." + file.rpartition(".")[2].lower()
 
 
-def _with_sourced(text: str, beside: Beside) -> str:
-    """A script with the files that it runs by `source` in their places."""
-    for _ in range(MOST_SOURCED):
-        for match in _SOURCED.finditer(text):
-            name = shell_script.with_variables(match[1].strip("\"'"), text)
-            content = beside(name)
-            if content is None:
-                content = beside(_FOLDER.sub("", name))
-            if content is not None:
-                text = f"{text[: match.start()]}{content}{text[match.end() :]}"
-                break
-        else:
-            break
-    return text
-
-
-def _with_files(settings: Settings, text: str, beside: Beside) -> Settings:
+def _with_files(script: Run, text: str, beside: Beside) -> Settings:
     """The options of a script and of the files that it names, written by itself or not.
 
     An option of the command counts before that of a file, except with `trtllm-serve`.
     """
-    script = heredocs.without(text)
+    settings = shell_script.settings(script)
     written = {}
     for file in heredocs.files(text):
-        name = shell_script.with_variables(file.name, script).removeprefix("./")
-        body = file.body if file.is_plain else shell_script.with_variables(file.body, script)
-        written[name] = body
+        name = script.scope.quoted(file.name).removeprefix("./")
+        written[name] = file.body if file.is_plain else script.scope.quoted(file.body)
     of_files: Settings = {}
     for name in names_of_files(settings):
         content = written.get(name.removeprefix("./"), beside(name))
         if content is not None:
-            of_files |= parse(content, name)
+            of_files |= parse(content, name).settings
             settings = _without(settings, name)
     if not of_files:
         return settings
-    return settings | of_files if _FILE_WINS.search(script) else of_files | settings
+    return settings | of_files if _FILE_WINS.search(text) else of_files | settings
 
 
 def names_of_files(settings: Settings) -> Iterator[str]:
@@ -122,8 +117,7 @@ def names_of_files(settings: Settings) -> Iterator[str]:
     ]
     words = [word for word in shell_script.words_of(settings) if not word.endswith(".json")]
     for name in dict.fromkeys([*values, *words]):
-        is_options = _PARSERS.get(_suffix(name), _parse_script) is not _parse_script
-        if is_options and not name.endswith("base.yml"):  # all defaults of MaxText
+        if _suffix(name) in _PARSERS and not name.endswith("base.yml"):  # all defaults of MaxText
             yield name
 
 
@@ -132,10 +126,6 @@ def _without(settings: Settings, name: str) -> Settings:
     words = [word for word in shell_script.words_of(settings) if word != name]
     kept = {flag: value for flag, value in settings.items() if value != name}
     return kept | {shell_script.PROGRAM: words}
-
-
-def _parse_script(text: str, file: str) -> Any:
-    return shell_script.read(heredocs.without(text), file)
 
 
 def _parse_toml(text: str, file: str) -> Any:
@@ -147,18 +137,12 @@ def _parse_json(text: str, file: str) -> Any:
 
 
 def _parse_yaml(text: str, file: str) -> Any:
-    """A YAML file, or of a manifest the flags of its containers' commands."""
+    """A YAML file; of several manifests in one, that with a command."""
     parts = simple_yaml.documents(text)
     with_command = [part for part in parts if re.search(r"^[\s-]*(command|args):", part.text, re.M)]
     if len(parts) > 1 and len(with_command) == 1:
         text = with_command[0].text
-    settings = simple_yaml.read(text, file)
-    if not isinstance(settings, dict) or not manifest.is_manifest(settings):
-        return settings
-    if "shardwise plan" in text:  # an exported JobSet
-        return settings
-    script = manifest.script(settings)
-    return shell_script.read(script, file) if script else settings
+    return simple_yaml.read(text, file)
 
 
 _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
@@ -166,7 +150,4 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     ".toml": _parse_toml,
     ".yaml": _parse_yaml,
     ".yml": _parse_yaml,
-    ".sh": _parse_script,
-    ".sbatch": _parse_script,
-    ".slurm": _parse_script,
 }

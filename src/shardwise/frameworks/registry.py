@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     deepspeed,
-    heredocs,
     jobset,
     maxtext,
     megatron,
@@ -35,7 +34,8 @@ from shardwise.frameworks.exported import (
     training_run,
 )
 from shardwise.frameworks.launch import Launch, ServingLaunch
-from shardwise.frameworks.parsing import Beside, names_of_files, parse
+from shardwise.frameworks.parsing import names_of_files, parse
+from shardwise.frameworks.shell.run import Beside, Run
 from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of
@@ -182,7 +182,7 @@ def read(
         BadFile: the file cannot be parsed, its framework is not found, or a value is wrong.
     """
     framework = find(name) if name else None
-    settings = parse(text, file, beside)
+    settings, script = parse(text, file, beside)
     _check_is_read(settings, file)
     if framework is None:
         framework = detect(settings, file)
@@ -195,8 +195,7 @@ def read(
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
-    if PROGRAM in settings and "text" in settings:
-        script = heredocs.without(settings["text"])
+    if script:
         launch = replace(launch, notes=(*launch.notes, *_notes_of_script(script)))
     origin = _ORIGIN.search(text)
     if origin:
@@ -217,18 +216,21 @@ def read(
     )
 
 
-def _notes_of_script(text: str) -> Iterator[str]:
-    """Which lines of a script are not what is planned, or may not be."""
-    branches = shell_script.branches(text)
-    if branches.skipped:
-        yield f"not read, as the script takes other branches: {_listed(branches.skipped)}."
-    for variable, value in branches.loops:
+def _notes_of_script(script: Run) -> Iterator[str]:
+    """What of a script is not planned, or may not be what it runs."""
+    started = shell_script.servers(script)
+    if len(started) > 1:
+        yield f"of its {len(started)} servers the first is planned: {' '.join(started[0])[:60]} ..."
+    skipped = [name for name in script.skipped if name not in script.scope.values]
+    if skipped:
+        yield f"not read, as the script takes other branches: {_listed(skipped)}."
+    for variable, value in script.loops:
         yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
-    if branches.doubtful:
-        conditions = dict.fromkeys(" ".join(text.split()) for text in branches.unknown)
+    if script.doubtful:
+        conditions = dict.fromkeys(" ".join(text.split()) for text in script.unknown)
         yield (
             f"read, though only the shell knows whether {'; '.join(conditions)[:LONGEST_CONDITION]}"
-            f" holds: {_listed(branches.doubtful)}."
+            f" holds: {_listed(script.doubtful)}; the last value counts."
         )
 
 

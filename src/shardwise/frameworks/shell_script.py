@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.errors import BadFile
-from shardwise.frameworks.shell_branches import Branches, followed
-from shardwise.frameworks.shell_variables import assigned, expanded
+from shardwise.frameworks.shell.run import Run, run
 
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
@@ -17,12 +15,12 @@ _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
 # A variable that holds further options, and that the script does not set: `${EXTRA_ARGS}`.
 OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)\w*\}?")
 
-# Words that end a command, and those that send its output to the next word or to their own end.
-_END_OF_COMMAND = ("&", "&&", "|", "||", "|&", ";")
-_REDIRECTION = re.compile(r"(?:\d|&)?(?:>>?|<)(&?[^\s(]*)")
-
-_TAKE_A_COMMAND = ("-c", "--command", "--cmd")  # flags of bash, xpk and others
-_END_OF_LINE = "\x00"  # a word for the end of a line, which ends the values of a flag
+_END_OF_LINE = "\x00"  # a word for the end of a command, which ends the values of a flag
+# Begin of a command that starts a server.
+_SERVER = re.compile(
+    r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\btrtllm-serve\b|\bdynamo\."
+)
+_VARIABLE = re.compile(r"\$\{?\w+\}?")
 
 
 def write(settings: Mapping[str, Any]) -> str:
@@ -56,18 +54,23 @@ def write(settings: Mapping[str, Any]) -> str:
 
 
 def read(text: str, name: str) -> dict[str, Any]:
-    """The flags of the commands that a script runs: `{"--tp": 8, "--bf16": True}`.
-
-    Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
-    name. Variables have the values that the script itself gives them (`TP=8`, `${TP:-8}`,
-    `$((2 * TP))`), else those of the environment; one that has no value stays as it is.
+    """The flags of the commands that a script runs, as `settings` has them.
 
     Raises:
         BadFile: the quotes of the script do not match.
     """
+    return settings(run(text, name))
+
+
+def settings(script: Run) -> dict[str, Any]:
+    """The flags of the commands that a script runs: `{"--tp": 8, "--bf16": True}`.
+
+    Words that are no flags and no values of flags are the list `$`; `name=value` is kept under its
+    name. A variable that neither the script nor the environment sets stays as it is.
+    """
     values: dict[str, Any] = {PROGRAM: []}
     flag = ""
-    for word in _words(text, name):
+    for word in _words(script):
         if word == _END_OF_LINE:
             flag = ""
         elif re.match(r"--?[A-Za-z]", word):
@@ -93,56 +96,39 @@ def _ends_values(word: str, value: Any) -> bool:
     """Whether a word after a flag with a value is no further value of it."""
     has_value = value is not True
     return bool(
-        _PROGRAM_OR_SUBCOMMAND.fullmatch(word) or (has_value and OPTIONS_ELSEWHERE.fullmatch(word))
+        _PROGRAM_OR_SUBCOMMAND.fullmatch(word)
+        or OPTIONS_ELSEWHERE.fullmatch(word)
+        or (has_value and _VARIABLE.fullmatch(word))
     )
 
 
-def _words(text: str, name: str) -> list[str]:
-    """The words of a script with its own variables put in, and `_END_OF_LINE` between lines.
+def servers(script: Run) -> list[list[str]]:
+    """The commands that start a server of a model, each once."""
+    started: list[list[str]] = []
+    for command in script.commands:
+        if command not in started and _SERVER.search(" ".join(command)):
+            started.append(command)
+    return started
 
-    Arrays (`ARGS=(...)`), in which scripts keep flags, lose their brackets. Commands and flags that
-    are quoted as one word (`--command "train.py --lr 1"`) are split.
+
+def _without_later_servers(script: Run) -> list[list[str]]:
+    """The commands, of several servers that of the first: their options are not of one engine."""
+    later = servers(script)[1:]
+    return [command for command in script.commands if command not in later]
+
+
+def _words(script: Run) -> Iterator[str]:
+    """The words of all commands, and `_END_OF_LINE` after each.
+
+    Flags that are quoted as one word (`"--fp8-format hybrid"`) are split.
     """
-    script = branches(text).text
-    joined = expanded(script, assigned(script))
-    joined = re.sub(r"^\s*\w+\+?=\(", " ", joined, flags=re.M)
-    joined = re.sub(r"\)\s*&?\s*$", " ", joined, flags=re.M)
-    joined = joined.replace("\n", f"\n {_END_OF_LINE} ")
-    words: list[str] = []
-    try:
-        for word in shlex.split(joined, comments=True):
-            command = re.fullmatch(r"(?:--command=|--cmd=|(?=--?\w\S*\s))(.+)", word, re.S)
-            is_command = command or (words and words[-1] in _TAKE_A_COMMAND and " " in word)
-            words += shlex.split(command[1] if command else word) if is_command else [word]
-    except ValueError as error:
-        raise BadFile(f"{name} is no script of a shell: {error}.") from None
-    words = [word for word in words if "[@]" not in word and word not in ("$@", "$*")]
-    return list(_without_redirections(words))
-
-
-def branches(text: str) -> Branches:
-    """A script with continued lines in one, and of its branches those that it takes."""
-    return followed(re.sub(r"\\\s*\n", " ", text))
-
-
-def with_variables(text: str, script: str) -> str:
-    """A text with the variables that a script sets put in, and its arithmetic worked out."""
-    return expanded(text, assigned(branches(script).text))
-
-
-def _without_redirections(words: Iterable[str]) -> Iterator[str]:
-    """The words of commands, without what sends their output elsewhere."""
-    is_file = False
-    for word in words:
-        redirection = _REDIRECTION.fullmatch(word)
-        if redirection:
-            is_file = not redirection[1]  # "> file", but not "2>&1"
-        elif word in _END_OF_COMMAND:
-            yield _END_OF_LINE
-        elif not is_file:
-            yield word
-        if not redirection:
-            is_file = False
+    for command in _without_later_servers(script):
+        for word in command:
+            if re.match(r"--?\w\S*\s", word):
+                yield from word.split()
+            elif "[@]" not in word and word not in ("$@", "$*"):
+                yield word
+        yield _END_OF_LINE
 
 
 def number_or_text(word: str) -> int | float | str | bool:

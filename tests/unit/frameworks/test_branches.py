@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.errors import BadFile
 from shardwise.frameworks import registry, shell_script
 from shardwise.frameworks.config_files import beside
 from shardwise.frameworks.launch import ServingLaunch
-from shardwise.frameworks.shell_branches import followed
-from shardwise.frameworks.shell_conditions import holds
+from shardwise.frameworks.shell.run import run
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,13 @@ from shardwise.frameworks.shell_conditions import holds
         ("[ $SLURM_NNODES -gt 1 ]", None),
         ('[ "$(hostname)" = a ]', None),
         ("[ $MODE -gt 1 ]", None),
-        ("[ -n ${MODE:+yes} ]", None),
-        ("[ 'a", None),
+        ("[ -n ${MODE:+yes} ]", True),
     ],
 )
 def test_conditions(condition: str, answer: bool | None) -> None:
-    assert holds(condition, {"TP": "8", "MODE": "training", "FP8": "true"}) is answer
+    script = run(f"TP=8 MODE=training FP8=true\nif {condition}; then A=1; else A=0; fi", "a.sh")
+    assert script.scope.values["A"] == ("1" if answer else "0")
+    assert bool(script.doubtful) == (answer is None)
 
 
 BRANCHES = """
@@ -97,7 +98,7 @@ def test_variables_of_the_environment_choose_branches(monkeypatch: pytest.Monkey
 
 
 def test_lines_that_are_not_read_are_named() -> None:
-    branches = followed(BRANCHES)
+    branches = run(BRANCHES, "a.sh")
     assert "--fp8-format" in branches.skipped
     assert branches.loops == [("LEN", "4096")]
     assert branches.unknown == []
@@ -114,7 +115,8 @@ torchrun pretrain_gpt.py --seq-length 128 --global-batch-size 8 ${ARGS[@]}
 """
     (note,) = [note for note in registry.read(text, "a.sh").launch.notes if "shell" in note]
     assert note == (
-        "read, though only the shell knows whether [ -d /fast ] holds: ARGS, --fp8-format, TP."
+        "read, though only the shell knows whether [ -d /fast ] holds: ARGS, --fp8-format, TP; the "
+        "last value counts."
     )
 
 
@@ -156,3 +158,99 @@ def test_a_script_that_sources_itself_ends(tmp_path: Path) -> None:
     script.write_text("source run.sh\nvllm serve m --tensor-parallel-size 4\n")
     content = registry.read(script.read_text(), str(script), None, beside(str(script)))
     assert content.launch.sizes["tensor"] == 4
+
+
+def test_variables_have_the_values_of_their_moment() -> None:
+    text = "TP=2\nvllm serve m --tensor-parallel-size $TP\nTP=4\n"
+    assert shell_script.read(text, "a.sh")["--tensor-parallel-size"] == 2
+
+
+def test_functions_are_read_where_they_are_called() -> None:
+    text = """
+set_args() { TP=4; SEQS=64; }
+set_defaults() { TP=1; SEQS=8; }
+launch() {
+  local model=$1; shift
+  vllm serve $model --tensor-parallel-size $TP --max-num-seqs $SEQS --port ${2:-8000} "$@"
+}
+set_args
+launch a/model --max-model-len 8192 &
+wait
+"""
+    settings = shell_script.read(text, "a.sh")
+    assert (settings["--tensor-parallel-size"], settings["--max-num-seqs"]) == (4, 64)
+    assert settings["--max-model-len"] == 8192
+    assert settings["$"][:3] == ["vllm", "serve", "a/model"]
+
+
+def test_a_loop_that_collects_options_takes_all_turns() -> None:
+    text = """
+OPTS=()
+for kv in tensor-parallel-size=4 max-num-seqs=96; do
+  OPTS+=("--${kv%%=*}" "${kv##*=}")
+done
+for option in "--kv-cache-dtype fp8" "--quantization fp8"; do MORE="$MORE $option"; done
+CMD="vllm serve m"
+CMD+=" ${OPTS[*]} $MORE"
+eval $CMD
+"""
+    script = run(text, "a.sh")
+    assert script.loops == []
+    assert " ".join(script.commands[0]) == (
+        "vllm serve m --tensor-parallel-size 4 --max-num-seqs 96 --kv-cache-dtype fp8 "
+        "--quantization fp8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[ a == a ]] && X=1 || X=2; f $X", "f 1"),
+        ("[[ a == b ]] && X=1 || X=2; f $X", "f 2"),
+        ("let X=2*3; f $X", "f 6"),
+        ("((X=2*3)); ((X+=1)); f $X", "f 7"),
+        ("X=$(expr 2 \\* 3); f $X", "f 6"),
+        ("declare -A T=( [70b]=4 [8b]=1 ); S=70b; f ${T[$S]} ${#T[@]}", "f 4 2"),
+        ('A=(x "y z"); A+=(w); f "${A[1]}" ${#A[@]}', "f|y z|3"),
+        ("S=llama; f ${S^^} ${S^} ${S/l/j} ${S:1:2} ${#S}", "f LLAMA Llama jlama la 5"),
+        ("P=a/b.tar.gz; f ${P##*/} ${P%.*} ${P%%.*} ${P#*/}", "f b.tar.gz a/b.tar a/b b.tar.gz"),
+        ("f ${X:-a b} \"${Y:-c d}\" '$Z'", "f|a|b|c d|$Z"),
+        ('f "" $UNSET end', "f||$UNSET|end"),
+        ("if ! false; then f 1; fi", "f 1"),
+        ("f a > out 2>&1 < in && g", "f a;g"),
+        ("f a 2> err | tee log &", "f a;tee log"),
+        ("A=1 B=2 f $A", "A=1 B=2 f $A"),
+        ('bash -c "f --x 1"', "bash -c;f --x 1"),
+        ("f a \\\n  # no\n", "f a"),
+        ("for ((i=0;i<4;i++)); do f; done", "f"),
+        ('for x in "$@"; do f; done; g', "g"),
+        ("echo f --x; g", "g"),
+        ("until false; do f; done", "f"),
+    ],
+)
+def test_forms_of_the_shell(text: str, words: str) -> None:
+    separator = "|" if "|" in words else " "
+    commands = [separator.join(command) for command in run(text, "a.sh").commands]
+    assert ";".join(commands) == words
+
+
+def test_values_that_grow_and_functions_without_end_are_bounded() -> None:
+    assert len(run("A=$A\nB=$A$B\nf() { f; }\nf\n", "a.sh").commands) <= 1
+    with pytest.raises(BadFile, match="takes more than 20,000 commands"):
+        run("f() { f; f; }\nf\n", "a.sh")
+    loops = "".join(f"for i{n} in {'a ' * 50}; do " for n in range(5)) + "A=$A$A; " + "done; " * 5
+    with pytest.raises(BadFile, match="takes more than 20,000 commands"):
+        run(loops, "a.sh")
+
+
+def test_of_several_servers_the_first_is_planned() -> None:
+    text = "vllm serve a --tensor-parallel-size 4 &\nvllm serve b --tensor-parallel-size 1 &\n"
+    launch = registry.read(text, "a.sh").launch
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.model, launch.sizes["tensor"]) == ("a", 4)
+    assert any("of its 2 servers the first is planned" in note for note in launch.notes)
+
+
+def test_nodes_of_slurm_are_variables() -> None:
+    text = "#SBATCH --nodes=2\nvllm serve a --pipeline-parallel-size $SLURM_JOB_NUM_NODES\n"
+    assert registry.read(text, "a.sh", "vllm").launch.sizes["pipe"] == 2

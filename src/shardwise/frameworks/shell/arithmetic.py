@@ -1,0 +1,63 @@
+"""Arithmetic of whole numbers: `$((2 * NODES))`, `let N=2`, `(( TP > 4 ))`.
+
+https://www.gnu.org/software/bash/manual/html_node/Shell-Arithmetic.html
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable
+
+LONGEST = 200  # characters
+_OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # of whole numbers, as in a shell
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+def value(terms: str) -> int | None:
+    """The value of an expression whose variables are put in; None if it is no known number.
+
+    >>> value("2 * (3 + 4)"), value("8 > 4 && 1"), value("1 / 0")
+    (14, 1, None)
+    """
+    terms = terms.strip().replace("&&", " and ").replace("||", " or ")
+    if len(terms) > LONGEST or not re.fullmatch(r"(?:[\d\s+\-*/%()<>=!]|and|or)+", terms):
+        return None
+    try:
+        return _value(ast.parse(terms, mode="eval").body)
+    except (SyntaxError, KeyError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _value(node: ast.expr) -> int:
+    """The value of an expression of whole numbers.
+
+    Raises:
+        KeyError: it has another operator.
+        ValueError: it has another kind of term.
+    """
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left), _value(right))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return int(_OPERATORS[type(op)](_value(left), _value(right)))
+        case ast.BoolOp(op=op, values=values):
+            are = [bool(_value(value)) for value in values]
+            return int(all(are) if isinstance(op, ast.And) else any(are))
+    raise ValueError(ast.dump(node))

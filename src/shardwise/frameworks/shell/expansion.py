@@ -1,0 +1,260 @@
+"""Words of a script with the values of its variables put in.
+
+https://www.gnu.org/software/bash/manual/html_node/Shell-Expansions.html
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from shardwise.frameworks.shell import arithmetic
+from shardwise.frameworks.shell.syntax import BRACES, BRACKETS
+
+LONGEST = 16_384  # characters of a value
+DEEPEST = 20  # values in values
+Value: TypeAlias = str | list[str] | dict[str, str]
+
+# What a launcher sets for each process. Other variables that nobody sets are empty.
+_OF_LAUNCHERS = re.compile(r"(SLURM|OMPI|PMI|KUBERNETES|CUDA|NVIDIA|HOST)\w*|\w*RANK|WORLD_SIZE")
+_DOLLAR = rf"""\$\(\((?P<sum>{BRACKETS})\)\) | (?P<command>\$\({BRACKETS}\)|`[^`]*`)
+    | \$\{{(?P<braced>{BRACES})\}} | \$(?P<name>\w+|[@*\#?!$-])"""
+_PART = re.compile(
+    rf"""\\(?P<escaped>.) | '(?P<plain>[^']*)' | {_DOLLAR}
+    | "(?P<quoted>(?:\\.|\$\({BRACKETS}\)|\$\{{{BRACES}\}}|[^"\\])*+)" | (?P<text>[^\\'"$`]+|.)""",
+    re.S | re.X,
+)
+_QUOTED_PART = re.compile(
+    rf"""\\(?P<escaped>[$`"\\\n]) | {_DOLLAR} | (?P<text>[^\\$`]+|.)""", re.S | re.X
+)
+# NAME or NAME[KEY], and what is done with its value.
+_BRACED = re.compile(
+    r"(?P<length>\#?)(?P<name>\w+|[@*\#])(?:\[(?P<key>[^\]]*)\])?"
+    r"(?:(?P<default>:?[-=+?])|(?P<cut>%%?|\#\#?)|(?P<by>//?)|(?P<case>\^\^?|,,?))?(?P<word>.*)",
+    re.S,
+)
+_EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+(.*?)[)`]", re.S)
+_LISTS = ("@", "*")
+_OF_LIST = re.compile(r"\$@|\$\{@|\[@\]")
+
+
+@dataclass(slots=True)
+class Segment:
+    """A part of a word after expansion.
+
+    Args:
+        is_split: whether spaces in it part words.
+        is_end: whether the word ends with it.
+    """
+
+    text: str
+    is_split: bool = False
+    is_end: bool = False
+
+
+@dataclass(slots=True)
+class Scope:
+    """The variables of a script.
+
+    Args:
+        values: those that it sets.
+        arguments: of the function that is run; a script itself has none.
+        empty: whether a variable that nobody sets is empty; else it stays as it is.
+        is_known: whether all that was put in is known.
+    """
+
+    values: dict[str, Value] = field(default_factory=dict)
+    arguments: list[str] | None = None
+    empty: bool = False
+    is_known: bool = True
+
+    def text(self, word: str) -> str:
+        """A word as one text, as the value of an assignment."""
+        return "".join(
+            segment.text + (" " if segment.is_end else "") for segment in self._segments(word)
+        )
+
+    def quoted(self, text: str) -> str:
+        """A text as if it stood in double quotes, in which quotes are characters."""
+        return "".join(segment.text for segment in self._segments(text, is_quoted=True))
+
+    def known(self, word: str) -> str | None:
+        """A word of a condition; None if it has parts that only a shell knows."""
+        self.empty, self.is_known = True, True
+        text = self.text(word)
+        self.empty = False
+        return text if self.is_known and not {"$", "`"} & set(text) else None
+
+    def fields(self, word: str) -> list[str]:
+        """The words that a word of a command becomes."""
+        words: list[str] = []
+        current: str | None = None
+        for segment in self._segments(word):
+            parts = re.split(r"(\s+)", segment.text) if segment.is_split else [segment.text]
+            for part in parts:
+                if segment.is_split and (not part or part.isspace()):
+                    if part and current is not None:
+                        words.append(current)
+                        current = None
+                else:
+                    current = (current or "") + part
+            if segment.is_end:
+                if current is not None:
+                    words.append(current)
+                current = None
+        return words if current is None else [*words, current]
+
+    def set(self, name: str, value: Value) -> None:
+        """Set a variable; a text that grows without bound stays as it was."""
+        if not isinstance(value, str) or len(value) <= LONGEST:
+            self.values[name] = value
+
+    def get(self, name: str) -> Value | None:
+        """The value that the script, its caller or the environment gives to a variable."""
+        if name in self.values:
+            return self.values[name]
+        arguments = self.arguments or []
+        if name in _LISTS:
+            return arguments
+        if name == "#":
+            return str(len(arguments))
+        if name.isdecimal():
+            index = int(name) - 1
+            return arguments[index] if 0 <= index < len(arguments) else None
+        return os.environ.get(name)
+
+    def number(self, terms: str, depth: int = 0) -> int | None:
+        """The value of an expression; None if it is no known number."""
+
+        def of_name(match: re.Match[str]) -> str:
+            value = self.get(match[0])
+            if not isinstance(value, str) or depth >= DEEPEST:
+                return match[0]
+            inner = self.number(value, depth + 1)
+            return match[0] if inner is None else str(inner)
+
+        if len(terms) > arithmetic.LONGEST:
+            return None
+        return arithmetic.value(re.sub(r"[A-Za-z_]\w*", of_name, self.text(terms)))
+
+    def _segments(self, word: str, *, is_quoted: bool = False) -> Iterator[Segment]:
+        for match in (_QUOTED_PART if is_quoted else _PART).finditer(word):
+            kind = match.lastgroup
+            if kind == "quoted":
+                if not _OF_LIST.search(match["quoted"]):
+                    yield Segment("")  # an empty word is one; a list may have no words
+                yield from self._segments(match["quoted"], is_quoted=True)
+            elif kind == "sum":
+                number = self.number(match["sum"])
+                yield Segment("".join(match[0].split()) if number is None else str(number))
+            elif kind == "command":
+                yield Segment(self._of_command(match[0]))
+            elif kind == "braced":
+                yield from self._of_value(self._braced(match["braced"], match[0]), is_quoted)
+            elif kind == "name":
+                yield from self._of_value(self._named(match["name"], match[0]), is_quoted)
+            else:
+                yield Segment(match[kind] if kind else "")
+
+    def _of_value(self, value: Value, is_quoted: bool) -> Iterator[Segment]:
+        if isinstance(value, str):
+            yield Segment(value, is_split=not is_quoted)
+            return
+        items = list(value.values()) if isinstance(value, dict) else value
+        for i, item in enumerate(items):
+            yield Segment(item, is_split=not is_quoted, is_end=i < len(items) - 1)
+
+    def _named(self, name: str, whole: str) -> Value:
+        value = self.get(name)
+        if isinstance(value, list) and name not in _LISTS:
+            return value[0] if value else ""
+        return self._unset(name, whole) if value is None else value
+
+    def _unset(self, name: str, whole: str) -> str:
+        if self.empty:
+            self.is_known &= not _OF_LAUNCHERS.fullmatch(name)
+            return ""
+        return whole
+
+    def _of_command(self, whole: str) -> str:
+        """What a command in a word writes: known of `expr` alone."""
+        expr = _EXPR.fullmatch(whole)
+        number = self.number(expr[1].replace("\\", "")) if expr else None
+        return whole if number is None else str(number)
+
+    def _braced(self, text: str, whole: str) -> Value:
+        """`${NAME...}`; it stays as it is where only a shell knows it."""
+        match = _BRACED.fullmatch(text)
+        if not match or text[0] == "!":
+            return whole
+        name, key, argument = match["name"], match["key"], match["word"]
+        value = self.get(name)
+        if key is not None and value is not None:
+            value = self._item(value, key)
+        elif isinstance(value, list) and name not in _LISTS:
+            value = value[0] if value else ""
+        if match["length"]:
+            return "0" if value is None else str(len(value))
+        if match["default"]:
+            return self._with_default(name, value, match["default"], argument, whole)
+        if value is None:
+            return self._unset(name, whole) if not key else ("" if self.empty else whole)
+        if not isinstance(value, str):
+            return value
+        if match["cut"]:
+            return _cut(value, match["cut"], self.text(argument))
+        if match["by"]:
+            old, _, new = argument.partition("/")
+            count = -1 if match["by"] == "//" else 1
+            return value.replace(self.text(old), self.text(new), count) if old else value
+        if match["case"]:
+            change = str.upper if match["case"][0] == "^" else str.lower
+            return change(value) if len(match["case"]) == 2 else change(value[:1]) + value[1:]
+        if argument.startswith(":"):
+            start, _, length = argument[1:].partition(":")
+            first, count_of = self.number(start), self.number(length) if length else len(value)
+            if first is not None and count_of is not None and first >= 0 <= count_of:
+                return value[first : first + count_of]
+        return whole if argument else value
+
+    def _item(self, value: Value, key: str) -> Value | None:
+        if key in _LISTS:
+            return [value] if isinstance(value, str) else value
+        if isinstance(value, dict):
+            return value.get(self.text(key))
+        items = [value] if isinstance(value, str) else value
+        index = self.number(key)
+        return items[index] if index is not None and index < len(items) else None
+
+    def _with_default(
+        self, name: str, value: Value | None, operator: str, word: str, whole: str
+    ) -> Value:
+        is_set = value is not None and (value != "" or ":" not in operator)
+        if operator.endswith("+"):
+            return self.text(word) if is_set else ""
+        if is_set and value is not None:
+            return value
+        if operator.endswith("?"):
+            return self._unset(name, whole)
+        default = self.text(word)
+        if operator.endswith("="):
+            self.set(name, default)
+        return default
+
+
+def _cut(value: str, operator: str, pattern: str) -> str:
+    """A value without what begins (`#`) or ends (`%`) it, the shortest or the longest of these."""
+    ends = range(len(value) + 1)
+    if operator[0] == "%":
+        for start in ends if len(operator) == 2 else reversed(ends):
+            if fnmatch.fnmatchcase(value[start:], pattern):
+                return value[:start]
+    else:
+        for end in reversed(ends) if len(operator) == 2 else ends:
+            if fnmatch.fnmatchcase(value[:end], pattern):
+                return value[end:]
+    return value

@@ -1,0 +1,390 @@
+"""A walk through a script: the commands that it runs, with their words, and what it passes over.
+
+Nothing is run. Where only a shell knows whether a condition holds (`-f FILE`, a command), all its
+branches are read, in order, and their settings are doubtful.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise, takewhile
+
+from shardwise.errors import BadFile
+from shardwise.frameworks.shell import syntax
+from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
+from shardwise.frameworks.shell.expansion import Scope
+from shardwise.frameworks.shell.syntax import Case, Chain, Command, For, Function, Group, If, Node
+
+# The text of a file that another one names, or None where there is none.
+Beside = Callable[[str], str | None]
+
+MOST_STEPS = 20_000  # commands of a script, those of loops and functions counted each time
+DEEPEST = 20  # calls of functions, and files, in one another
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
+_OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
+_DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
+_TRUTHS = ("true", "false")
+_WRITERS = ("echo", "printf")  # their words are no options
+_SUM = re.compile(r"\(\((.*)\)\)", re.S)
+_SUM_ASSIGNED = re.compile(r"\s*(\w+)\s*([-+*/%]?)=(?!=)(.*)", re.S)
+# Flags of shells, xpk and others whose value is a script.
+_TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
+_SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
+# Options, and the variable that a command sets, in a command as it is written.
+_SETTING = re.compile(r"(?<![\w-])--?[a-zA-Z]{2}[\w-]*|^\s*(?:export\s+)?(\w+)\+?=", re.M)
+# The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
+_FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
+
+
+@dataclass(slots=True)
+class Run:
+    """What a script does.
+
+    Args:
+        commands: the words of each command.
+        scope: the variables at its end.
+        skipped: options and variables of branches that are not taken.
+        unknown: conditions that only the shell can know.
+        doubtful: options and variables of their branches, which are read.
+        loops: variables of loops whose body has commands, and their value in the first turn, which
+            is read, where there are more.
+    """
+
+    commands: list[list[str]] = field(default_factory=list)
+    scope: Scope = field(default_factory=Scope)
+    skipped: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+    loops: list[tuple[str, str]] = field(default_factory=list)
+
+
+def run(
+    text: str,
+    name: str,
+    beside: Beside = lambda name: None,
+    variables: Mapping[str, str] | None = None,
+) -> Run:
+    """Walk through a script without arguments.
+
+    Args:
+        name: of the file, for errors.
+        beside: reads the files that it runs by `source`.
+        variables: those that are set before it.
+
+    Raises:
+        BadFile: its quotes do not match, or it takes too many steps.
+    """
+    shell = _Shell(name, beside)
+    shell.result.scope.values.update(variables or {})
+    shell.text(text)
+    return shell.result
+
+
+class _Shell:
+    """Walks through the commands of a script."""
+
+    def __init__(self, name: str, beside: Beside) -> None:
+        self.result = Run()
+        self._name = name
+        self._beside = beside
+        self._functions: dict[str, list[Node]] = {}
+        self._steps = 0
+        self._depth = 0
+        self._is_doubtful = False
+
+    @property
+    def _scope(self) -> Scope:
+        return self.result.scope
+
+    def text(self, text: str) -> None:
+        """Walk through the commands of a text."""
+        try:
+            nodes = syntax.parse(text)
+        except ValueError as error:
+            raise BadFile(f"{self._name} is no script of a shell: {error}.") from None
+        self._walk_all(nodes)
+
+    def _walk_all(self, nodes: list[Node]) -> bool | None:
+        status: bool | None = True
+        for node in nodes:
+            status = self._walk(node)
+        return status
+
+    def _walk(self, node: Node) -> bool | None:
+        """Walk through a command; return whether it succeeds, None if that is not known."""
+        match node:
+            case Command(words):
+                return self._command(words)
+            case Chain(first, following):
+                return self._chain(first, following)
+            case If():
+                self._if(node)
+            case Case():
+                self._case(node)
+            case For():
+                self._for(node)
+            case Function(name, body):
+                self._functions[name] = body
+            case Group(body):
+                return self._walk_all(body)
+        return None
+
+    def _command(self, words: list[str]) -> bool | None:
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} commands.")
+        if words and words[0] == "!":
+            return negated(self._command(words[1:]))
+        if words and words[0] in TESTS:
+            return holds(words, self._scope)
+        if self._is_doubtful:
+            self.result.doubtful += _settings(" ".join(words))
+        if len(words) == 1 and (arithmetic := _SUM.fullmatch(words[0])):
+            return self._sum(arithmetic[1])
+        assigned = list(takewhile(_ASSIGNMENT.fullmatch, words))
+        named = words[len(assigned) :]
+        if not named:
+            for word in assigned:
+                self._assign(word)
+            # Perhaps the overrides of a command: `per_device_batch_size=2` on a line of its own.
+            if len(assigned) > 1 or (assigned and _OVERRIDE.match(assigned[0])):
+                self.result.commands.append([self._scope.text(word) for word in assigned])
+            return True
+        if named[0] in _DECLARATIONS or named[0] in ("eval", "let", ":"):
+            return self._builtin(named[0], named[1:])
+        before = [self._scope.text(word) for word in assigned]
+        return self._call(before, [field for word in named for field in self._scope.fields(word)])
+
+    def _builtin(self, name: str, words: list[str]) -> bool | None:
+        if name == "eval":
+            self._inside(partial(self.text, " ".join(map(self._scope.text, words))))
+            return None
+        for word in words:
+            if name == "let":
+                self._sum(self._scope.text(word))
+            elif name == ":":
+                self._scope.text(word)  # ${TP:=8} sets a variable
+            else:
+                self._assign(word)
+        return True
+
+    def _call(self, before: list[str], fields: list[str]) -> bool | None:
+        name, arguments = (fields[0], fields[1:]) if fields else ("", [])
+        if name in _TRUTHS:
+            return name == "true"
+        if name in ("source", ".") and arguments:
+            return self._source(arguments[0])
+        if name == "shift":
+            del (self._scope.arguments or [])[: 2 if arguments == ["2"] else 1]
+            return True
+        if name in self._functions and self._depth < DEEPEST:
+            outer, self._scope.arguments = self._scope.arguments, arguments
+            self._inside(partial(self._walk_all, self._functions[name]))
+            self._scope.arguments = outer
+            return None
+        if fields and name not in _WRITERS:
+            self.result.commands.append([*before, *fields])
+            self._scripts_in(fields)
+        return None
+
+    def _scripts_in(self, fields: list[str]) -> None:
+        """Walk through the scripts that a command has as words: `bash -c "train.py --lr 1"`."""
+        for flag, word in pairwise(fields):
+            if _TAKES_A_SCRIPT.fullmatch(flag) and " " in word:
+                self.result.commands[-1].remove(word)
+                self._inside(partial(self.text, word))
+        for word in fields:
+            if (script := _SCRIPT.fullmatch(word)) and " " in script[1]:
+                self.result.commands[-1].remove(word)
+                self._inside(partial(self.text, script[1]))
+
+    def _inside(self, walk: Callable[[], object]) -> None:
+        self._depth += 1
+        if self._depth <= DEEPEST:
+            walk()
+        self._depth -= 1
+
+    def _source(self, name: str) -> bool | None:
+        content = self._beside(name)
+        if content is None:
+            content = self._beside(_FOLDER.sub("", name))
+        if content is not None:
+            self._inside(partial(self.text, content))
+        return None
+
+    def _assign(self, word: str) -> None:
+        match = _ASSIGNMENT.fullmatch(word)
+        if not match:  # a name that is declared
+            return
+        name, key, adds, value = match.groups()
+        old = self._scope.get(name)
+        if value.startswith("(") and value.endswith(")"):
+            self._assign_array(name, value[1:-1].strip(), old if adds else None)
+            return
+        if old is None:  # OPTS="$OPTS --bf16" where nothing is set
+            value = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", "", value)
+        text = self._scope.text(value)
+        if key is not None:
+            items = dict(old) if isinstance(old, dict) else {}
+            self._scope.set(name, {**items, self._scope.text(key): text})
+        elif not adds:
+            self._scope.set(name, text)
+        elif isinstance(old, list):
+            self._scope.set(name, [*old[:-1], (old[-1] if old else "") + text])
+        else:
+            self._scope.set(name, (old if isinstance(old, str) else "") + text)
+
+    def _assign_array(self, name: str, words: str, old: object) -> None:
+        parts = [word for node in syntax.parse(words) for word in _words(node)]
+        keyed = [re.fullmatch(r"\[([^\]]*)\]=(.*)", part, re.S) for part in parts]
+        if parts and all(keyed):
+            items = dict(old) if isinstance(old, dict) else {}
+            for match in keyed:
+                if match:
+                    items[self._scope.text(match[1])] = self._scope.text(match[2])
+            self._scope.set(name, items)
+            return
+        before = [old] if isinstance(old, str) else list(old) if isinstance(old, list) else []
+        fields = [field for part in parts for field in self._scope.fields(part)]
+        self._scope.set(name, [*before, *fields])
+
+    def _sum(self, terms: str) -> bool | None:
+        """`let` and `((...))`: an assignment, or a condition."""
+        assigned = _SUM_ASSIGNED.fullmatch(terms)
+        if not assigned:
+            number = self._scope.number(terms)
+            return None if number is None else number != 0
+        name, operator, value = assigned.groups()
+        terms = f"{name} {operator} ({value})" if operator else value
+        number = self._scope.number(terms)
+        self._scope.set(name, f"$(({terms}))" if number is None else str(number))
+        return None
+
+    def _chain(self, first: Node, following: list[tuple[str, Node]]) -> bool | None:
+        """Commands with `&&` and `||`. A command whose success is not known succeeds."""
+        status = self._walk(first)
+        is_test = _is_test(first)
+        for operator, node in following:
+            if operator in ("|", "|&"):
+                status = self._walk(node)
+            elif _is_test(node):
+                statuses = (status, self._walk(node))
+                status = all_of(statuses) if operator == "&&" else any_of(statuses)
+            elif status is None and is_test:
+                self.result.unknown.append(_source(first))
+                self._doubtfully([node])
+            elif (status is not False) == (operator == "&&"):
+                self._walk(node)
+            else:
+                self._skip([node])
+        return status
+
+    def _doubtfully(self, nodes: list[Node]) -> None:
+        before = self._is_doubtful
+        self._is_doubtful = True
+        self._walk_all(nodes)
+        self._is_doubtful = before
+
+    def _if(self, node: If) -> None:
+        is_taken, is_known = False, True
+        for condition, body in node.branches:
+            status = False if is_taken else self._walk_all(condition)
+            if node.keyword == "until":
+                status = negated(status)
+            if status is False:
+                self._skip(body)
+            elif status is True and is_known:
+                is_taken = True
+                self._walk_all(body)
+            else:
+                is_known = is_known and status is not None
+                if status is None:
+                    self.result.unknown.append("; ".join(map(_source, condition)))
+                self._doubtfully(body)
+        if is_taken:
+            self._skip(node.otherwise)
+        elif is_known:
+            self._walk_all(node.otherwise)
+        else:
+            self._doubtfully(node.otherwise)
+
+    def _case(self, node: Case) -> None:
+        is_taken, is_known = False, True
+        for patterns, body in node.branches:
+            status = False if is_taken else matches(node.word, patterns, self._scope)
+            if status is False:
+                self._skip(body)
+            elif status is True and is_known:
+                is_taken = True
+                self._walk_all(body)
+            else:
+                is_known = False
+                self.result.unknown.append(f"case {node.word} in {'|'.join(patterns)})")
+                self._doubtfully(body)
+
+    def _for(self, node: For) -> None:
+        """A loop: all turns set variables; commands are those of the first turn that has any."""
+        turns = [field for word in node.words for field in self._scope.fields(word)]
+        if node.variable.startswith("(("):
+            turns = [""]
+        if not turns:
+            self._skip(node.body)
+        first: str | None = None
+        for turn in turns:
+            n_before = len(self.result.commands)
+            self._scope.set(node.variable, turn)
+            self._walk_all(node.body)
+            if first is None and len(self.result.commands) > n_before:
+                first = turn
+            elif first is not None:
+                del self.result.commands[n_before:]
+        if first is not None and len(turns) > 1:
+            self.result.loops.append((node.variable, first))
+
+    def _skip(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self.result.skipped += _settings(_source(node))
+
+
+def _is_test(node: Node) -> bool:
+    """Whether a command is nothing but a condition."""
+    return isinstance(node, Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))
+
+
+def _settings(command: str) -> Iterator[str]:
+    for match in _SETTING.finditer(command):
+        yield match[1] or match[0]
+
+
+def _source(node: Node) -> str:
+    """A command, or those inside it, as it is written; a line each."""
+    return "\n".join(" ".join(command.words) for command in _commands(node))
+
+
+def _words(node: Node) -> list[str]:
+    return [word for command in _commands(node) for word in command.words]
+
+
+def _commands(node: Node) -> Iterator[Command]:
+    match node:
+        case Command():
+            yield node
+        case Chain(first, following):
+            for part in [first, *(other for _, other in following)]:
+                yield from _commands(part)
+        case If(branches, otherwise):
+            for condition, body in branches:
+                for part in [*condition, *body]:
+                    yield from _commands(part)
+            for part in otherwise:
+                yield from _commands(part)
+        case Case(_, branches):
+            for _, body in branches:
+                for part in body:
+                    yield from _commands(part)
+        case For(_, _, body) | Function(_, body) | Group(body):
+            for part in body:
+                yield from _commands(part)
