@@ -21,6 +21,7 @@ from shardwise.frameworks.exported import (
 )
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
+from shardwise.frameworks.shell_script import torchrun_chips
 
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
@@ -127,9 +128,10 @@ def read(settings: Settings) -> TrainingLaunch:
             "gradient_accumulation_steps",
         )
     )
+    micro, steps = _of_trainer(settings, micro, steps)
     role = "fsdp" if stage == 3 else "data"
     fill: str | None = role
-    n_chips = None
+    n_chips = _n_started(settings)
     shard = setting(settings, "zero_optimization.zero_hpz_partition_size", 1)
     if batch and micro and steps:
         if batch % (micro * steps * expert):
@@ -152,6 +154,8 @@ def read(settings: Settings) -> TrainingLaunch:
         fill=fill,
         n_chips=n_chips,
         batch=batch,
+        batch_per_chip=_batch_per_chip(settings, micro, steps, tensor * expert),
+        seq=_first(settings, _LENGTHS),
         micro_batch=micro,
         n_microbatches=steps,
         zero=stage,
@@ -164,7 +168,51 @@ def read(settings: Settings) -> TrainingLaunch:
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
         ignored=tuple(_ignored(settings)),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
+        model=settings.get("--model_name_or_path"),
+        remat="full" if settings.get("--gradient_checkpointing") is True else None,
     )
+
+
+# Flags of transformers' Trainer and of programs that use it.
+_TRAINER_BATCH = "--per_device_train_batch_size"
+_LENGTHS = (
+    "--block_size", "--max_seq_length", "--max_length", "--model_max_length", "--cutoff_len",
+)  # fmt: skip
+
+
+def _is_trainer(settings: Settings) -> bool:
+    return isinstance(settings.get(_TRAINER_BATCH), int)
+
+
+def _of_trainer(
+    settings: Settings, micro: int | None, steps: int | None
+) -> tuple[int | None, int | None]:
+    """Sequences of a microbatch and microbatches, which are "auto" beside the Trainer's flags."""
+    if not _is_trainer(settings):
+        return micro, steps
+    n_steps = _first(settings, ("--gradient_accumulation_steps",))
+    return micro or settings[_TRAINER_BATCH], steps or n_steps or 1
+
+
+def _batch_per_chip(
+    settings: Settings, micro: int | None, steps: int | None, shards: int
+) -> float | None:
+    """Sequences of a step for each GPU, which the Trainer counts; `shards` share one sequence."""
+    if not (micro and steps and _is_trainer(settings)):
+        return None
+    return micro * steps / shards
+
+
+def _n_started(settings: Settings) -> int | None:
+    """GPUs that the launcher `deepspeed` or `torchrun` starts, if the file says so."""
+    per_node = _first(settings, ("--num_gpus",))
+    if per_node:
+        return per_node * (_first(settings, ("--num_nodes",)) or 1)
+    return torchrun_chips(settings)
+
+
+def _first(settings: Settings, names: tuple[str, ...]) -> int | None:
+    return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)
 
 
 def _dtypes(settings: Settings) -> dict[str, str | None]:
@@ -210,7 +258,8 @@ def _number(settings: Settings, key: str) -> int | None:
 def knows(settings: Settings) -> int:
     """How many keys are DeepSpeed's."""
     keys = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16")
-    return 2 * sum(key in settings for key in keys)
+    is_trainer = "--deepspeed" in settings and _TRAINER_BATCH in settings
+    return 2 * sum(key in settings for key in keys) + 2 * is_trainer
 
 
 FRAMEWORK = Framework(

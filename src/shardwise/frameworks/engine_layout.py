@@ -22,6 +22,16 @@ _QUANTIZED = {
     "w8a8_int8": "int8", "awq": "int4", "gptq": "int4", "awq_marlin": "int4",
     "gptq_marlin": "int4", "mxfp4": "mxfp4",
 }  # fmt: skip
+# The same in names of checkpoints, and who publishes those of other people's models.
+_ENDINGS = {
+    "fp8": "fp8", "fp8-dynamic": "fp8", "int8": "int8", "w8a8": "int8", "w8a16": "int8",
+    "awq": "int4", "gptq": "int4", "int4": "int4", "w4a16": "int4", "fp4": "fp4", "nvfp4": "fp4",
+}  # fmt: skip
+_QUANTIZED_NAME = re.compile(rf"(.+?)-(?:quantized\.)?({'|'.join(_ENDINGS)})", re.I)
+_QUANTIZERS = {
+    "nvidia", "redhatai", "neuralmagic", "hugging-quants", "unsloth", "thebloke", "casperhansen",
+    "amd", "intel", "modelcloud", "ista-daslab",
+}  # fmt: skip
 
 
 def check(engine: Engine, framework: str, *, sequence_split: bool, context: bool) -> None:
@@ -197,12 +207,20 @@ def weights_dtype(name: Any) -> str | None:
 def quantized_repository(name: str | None) -> tuple[str | None, str | None]:
     """A repository without the ending that names its quantization, and the dtype of that.
 
+    Of those who publish quantized checkpoints of others, the owner is left out too.
+
     >>> quantized_repository("Qwen/Qwen3-32B-FP8"), quantized_repository("Qwen/Qwen3-32B")
     (('Qwen/Qwen3-32B', 'fp8'), ('Qwen/Qwen3-32B', None))
+    >>> quantized_repository("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8")
+    ('Llama-3.3-70B-Instruct', 'int8')
     """
-    base, _, ending = (name or "").rpartition("-")
-    dtype = weights_dtype(ending)
-    return (base, dtype) if base and dtype else (name, None)
+    base, dtype = name or "", None
+    while ending := _QUANTIZED_NAME.fullmatch(base):
+        base, dtype = ending[1], dtype or _ENDINGS[ending[2].lower()]
+    if dtype is None:
+        return name, None
+    owner, _, model = base.rpartition("/")
+    return model if owner.lower() in _QUANTIZERS else base, dtype
 
 
 # Numbers as vLLM takes them: 32k is 32,000 and 32K is 32,768.

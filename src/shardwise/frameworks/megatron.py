@@ -40,7 +40,7 @@ _DTYPES = (
 )  # fmt: skip
 # Flags that change memory or speed, and that plans have no word for.
 _UNREAD = (
-    "--optimizer", "--optimizer-cpu-offload", "--fp8-param-gather", "--fp4-format",
+    "--optimizer", "--optimizer-offload-fraction", "--fp8-param-gather", "--fp4-format",
     "--fp4-param-gather",
     "--cpu-offloading", "--fine-grained-activation-offloading", "--mtp-num-layers",
 )  # fmt: skip
@@ -201,6 +201,8 @@ def read(settings: Settings) -> TrainingLaunch:
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
         presets=_presets(settings),
     )
+    if "--optimizer-cpu-offload" in settings:
+        launch = replace(launch, offload=("optimizer",))
     return _sharded_by_deepspeed(launch, settings)
 
 

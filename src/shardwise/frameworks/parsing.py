@@ -72,6 +72,11 @@ def _kind(text: str, file: str) -> str:
     if not body:
         raise BadFile(f"{file} is empty.")
     suffix = _suffix(file)
+    if suffix == ".py":
+        raise BadFile(
+            f"{file} is a program in Python, which is not run. Name the script that starts it, or "
+            "a configuration that it writes."
+        )
     if suffix in _PARSERS:
         return suffix
     if body.startswith("{"):

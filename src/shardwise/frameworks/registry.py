@@ -33,7 +33,7 @@ from shardwise.frameworks.exported import (
     flat,
     training_run,
 )
-from shardwise.frameworks.launch import Launch, ServingLaunch
+from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.frameworks.parsing import names_of_files, parse
 from shardwise.frameworks.shell.run import Beside, Run
 from shardwise.frameworks.shell_script import PROGRAM
@@ -61,6 +61,7 @@ FRAMEWORKS: dict[str, Framework] = {
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
 LONGEST_CONDITION = 120  # characters, in a note
+_SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
 
@@ -208,6 +209,9 @@ def read(
     weights = _WEIGHTS.search(text)
     if weights and isinstance(launch, ServingLaunch):
         launch = replace(launch, weights=launch.weights or weights[1])
+    sequence = _SEQUENCE.search(text)
+    if sequence and isinstance(launch, TrainingLaunch):
+        launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
     return ReadFile(
         framework=framework,
         launch=launch,

@@ -218,7 +218,8 @@ def _read(file: Path) -> dict[str, Any]:
             raise BadFile(f"{file}: over {MAX_BYTES // MiB} MiB; a config.json has a few kB.")
         data = json.loads(text.decode("utf-8"))
     except FileNotFoundError:
-        suggestion = nearest(file.parent.name or file.stem, presets.names())
+        is_config = file.suffix.lower() == ".json" and file.parent.name
+        suggestion = nearest(file.parent.name if is_config else file.name, presets.names())
         raise BadFile(
             f"{file}: no such file. To use a preset, give its name. {suggestion}"
         ) from None

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadInput
+from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks import registry, replan
+from shardwise.frameworks.config_files import beside
 from shardwise.frameworks.exported import training_run
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.models import presets
 from shardwise.report.style import render
 from shardwise.report.training import plan as training_report
 from tests.golden.terminal import run
@@ -152,6 +154,59 @@ def test_optimizer_state_in_host_memory_is_kept() -> None:
     exported = registry.export(plan, "deepspeed")
     assert json.loads(exported.text)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert "offload" not in " ".join(exported.notes)  # it is in the file
+
+
+def test_the_optimizer_of_megatron_may_be_in_host_memory() -> None:
+    text = "--tensor-model-parallel-size 8 --micro-batch-size 1 --optimizer-cpu-offload --bf16"
+    assert launch(text, "a.sh").offload == ("optimizer",)
+
+
+def test_a_trainer_of_transformers_under_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text(
+        '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", '
+        '"gradient_accumulation_steps": "auto", "train_batch_size": "auto"}'
+    )
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "deepspeed --num_gpus 8 --num_nodes 2 run_clm.py --model_name_or_path Qwen/Qwen2.5-32B "
+        "--deepspeed zero3.json --per_device_train_batch_size 2 --gradient_accumulation_steps 4 "
+        "--gradient_checkpointing True --block_size 4096\n"
+    )
+    content = registry.read(script.read_text(), str(script), None, beside(str(script)))
+    read = content.launch
+    assert isinstance(read, TrainingLaunch)
+    assert (content.framework.name, read.model) == ("deepspeed", "Qwen/Qwen2.5-32B")
+    assert (read.n_chips, read.zero, read.seq, read.remat) == (16, 3, 4096, "full")
+    assert (read.micro_batch, read.n_microbatches, read.batch_per_chip) == (2, 4, 8)
+
+
+def test_the_length_of_an_exported_plan_comes_back() -> None:
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:8"), sw.Train(batch=64, seq=8192))
+    exported = registry.export(plan, "deepspeed")
+    assert launch(exported.text, "a.json").seq == 8192
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "dtype"),
+    [
+        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama3.1-70b", "int4"),
+        ("nvidia/Llama-3.1-405B-Instruct-FP4", "llama3.1-405b", "fp4"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8", "llama3.3-70b", "int8"),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8"),
+    ],
+)
+def test_quantized_checkpoints_of_others(name: str, repository: str, dtype: str) -> None:
+    found = launch(f"vllm serve {name} -tp 8 --max-model-len 8192", "a.sh")
+    assert isinstance(found, ServingLaunch)
+    assert found.weights == dtype
+    preset = presets.find(str(found.model))
+    assert preset is not None
+    assert preset.name == repository
+
+
+def test_programs_in_python_are_refused() -> None:
+    with pytest.raises(BadFile, match="is a program in Python"):
+        launch("recipe.tensor_model_parallel_size = 8", "nemo.py")
 
 
 def test_a_model_of_other_layers_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -14,11 +15,12 @@ from shardwise.cli.inputs import Inputs, parse_output_file
 from shardwise.cli.machines import is_machine, parse_machine
 from shardwise.cli.options import argument, workload
 from shardwise.cli.progress import progress
-from shardwise.errors import BadFile, BadInput, NoPlan
+from shardwise.errors import BadFile, BadInput, NoPlan, nearest
 from shardwise.frameworks import registry
 from shardwise.frameworks.config_files import LARGEST_FILE, beside, text_of
 from shardwise.frameworks.engine_layout import MAX_TOKENS
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
+from shardwise.models import presets
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.report.document import document, save
@@ -63,6 +65,12 @@ def run(
     content = registry.read(text, path, origin or None, beside(path))
     launch = content.launch
     model, hardware = _names(launch, names)
+    if model == launch.model and not (presets.find(model) or os.path.exists(model)):
+        raise BadInput(
+            f"{path} names {model}, whose sizes are not known here. Name a model of its sizes, or "
+            f"its config.json: shardwise import {path} MODEL HARDWARE. "
+            f"{nearest(model.rpartition('/')[2], presets.names())}"
+        )
     config = inputs.read(sw.model, model)
     if isinstance(launch, TrainingLaunch):
         system = inputs.read(sw.hardware, hardware)
