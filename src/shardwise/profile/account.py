@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.text import Module
+from shardwise.check.hlo.updates import argument_updates
 from shardwise.errors import BadFile
 from shardwise.hardware import Chip
 from shardwise.profile.categories import (
@@ -149,7 +150,13 @@ def profile_devices(
         chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
         memory=_memory(active[0], module, steps[0]),
         dtype=_dtype(accounts[0], costs, module),
+        undonated_bytes=_undonated_bytes(hlo_module) if hlo_module else None,
     )
+
+
+def _undonated_bytes(module: Module) -> int:
+    """Bytes of the arguments that a program returns updated, in other memory."""
+    return sum(argument.bytes for argument in argument_updates(module).unaliased())
 
 
 def _hlo_module(device: Device, module: str, steps: Sequence[Window]) -> Module | None:
@@ -230,7 +237,7 @@ def _memory(device: Device, module: str, steps: Sequence[Window]) -> MemoryPeak 
         return None
     start_ns, end_ns = steps[0]
     for event in device.events:
-        if event.name == peak.instruction and event.start_ns >= start_ns:
+        if event.name == peak.instruction and start_ns <= event.start_ns < end_ns:
             return replace(peak, at_share=(event.start_ns - start_ns) / (end_ns - start_ns))
     return peak
 

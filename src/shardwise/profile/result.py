@@ -104,6 +104,8 @@ class Profile:
         memory: None if the trace does not hold the compiler's assignment.
         dtype: of the operands of products as compiled (`bf16`); empty if the trace does not hold
             the program.
+        undonated_bytes: of the arguments that the program returns updated in other memory; None if
+            the trace does not hold the program.
     """
 
     trace: str
@@ -132,6 +134,7 @@ class Profile:
     n_programs: int = 1
     most_frequent: str = ""
     has_marked_steps: bool = False
+    undonated_bytes: int | None = None
 
     @property
     def has_steps(self) -> bool:

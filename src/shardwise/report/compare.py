@@ -254,7 +254,13 @@ def pair_headline(comparison: PairComparison) -> str:
         return f"{text}."
     text += f": B is {'slower' if share > 0 else 'faster'} ({signed_percent(share)})"
     if comparison.causes:
-        return f"{text}, most by {phrase(comparison.causes[0])}."
+        cause = comparison.causes[0]
+        largest = comparison.rows[0]
+        is_larger = largest.change * share > 0 and abs(largest.change) > cause.seconds
+        if comparison.kind == "traces" and largest is not step and is_larger:
+            times = f"{seconds(largest.first)} and {seconds(largest.second)}"
+            return f"{text}, most by {largest.group}, {times}; then by {phrase(cause)}."
+        return f"{text}, most by {phrase(cause)}."
     return f"{text}."
 
 

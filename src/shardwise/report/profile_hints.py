@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from shardwise import units
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.categories import COMMUNICATION, COPY, ELEMENTWISE, MATMUL, WAIT
+from shardwise.profile.names import SAVED
 from shardwise.profile.result import OperationTime, Profile
 
 LEAST = 0.1  # share of a step from which an operation has a hint
 ALL_GATHER = "all_gather"
-COPIES = (
-    "copies. An argument that is updated is copied unless it is donated (donate_argnums); other "
-    "copies change a dtype or a layout"
-)
+COPIES = "copies, of arrays that change their dtype or layout, or are updated outside their memory"
+SAVED_COPIES = "copies into the stacks that the backward pass reads; remat saves fewer arrays"
 GATHERED = (
     "gathered because a product or a sharding constraint needs the whole array. Weights that every "
     "pass gathers are better sharded over the dim that is kept"
@@ -37,9 +36,21 @@ def hints(profile: Profile) -> Iterator[str]:
     >>> _hint(copy, products_s=0.0, on_cpu=True).partition(".")[0]
     'cache: 200 ms of copies'
     """
+    undonated = profile.undonated_bytes or 0
+    if profile.memory and undonated > LEAST * profile.memory.arguments:
+        yield (
+            f"{units.show_bytes(undonated)} of arguments are returned updated, in other memory: "
+            "donate them (donate_argnums of jax.jit)"
+        )
     products_s = sum(part.seconds for part in profile.categories if part.category == MATMUL)
+    waiting = {
+        (part.name, part.phase): part.share for part in profile.operations if part.category == WAIT
+    }
     for part in sorted(profile.operations, key=lambda part: -part.seconds):
-        if part.share >= LEAST:
+        share = part.share
+        if part.category == COMMUNICATION:  # devices wait for each other in it
+            share += waiting.get((part.name, part.phase), 0.0)
+        if share >= LEAST:
             hint = _hint(part, products_s=products_s, on_cpu=profile.kind == "CPU")
             if hint:
                 yield hint
@@ -49,7 +60,7 @@ def _hint(part: OperationTime, *, products_s: float, on_cpu: bool) -> str:
     """The sentence on an operation; empty if there is none."""
     text = f"{part.name}: {units.show_seconds(part.seconds)}"
     if part.category == COPY:
-        return f"{text} of {COPIES}"
+        return f"{text} of {SAVED_COPIES if part.name == SAVED else COPIES}"
     if part.category == COMMUNICATION and part.collectives:
         kind = max(part.collectives, key=lambda kind: part.collectives[kind])
         reason = GATHERED if kind == ALL_GATHER else COLLECTIVE

@@ -80,8 +80,8 @@ def test_what_is_as_planned_is_proved() -> None:
     assert (found.verdict, found.passed, found.deviations, found.causes) == ("proved", True, (), ())
     assert (found.fits, found.sends_as_planned, found.takes_planned_time) == (True, True, True)
     assert text(found).startswith(
-        "Proved by XLA's TPU compiler: tiny on v5e:2x2 fits, sends what is planned and takes no "
-        "longer than planned."
+        "Proved by XLA's TPU compiler: tiny on v5e:2x2 fits, sends the planned bytes within 10 % "
+        "and takes no longer than its upper bound."
     )
 
 
@@ -111,7 +111,7 @@ def test_a_figure_far_above_the_plan_is_not_proved(change: dict[str, object], wo
 def test_less_than_planned_holds_but_is_not_proved() -> None:
     found = judged(peak_bytes=7_600_000_000)
     assert (found.verdict, found.passed, found.causes) == ("holds", True, ())
-    assert text(found).startswith("Holds by XLA's TPU compiler: tiny on v5e:2x2 fits, sends what")
+    assert text(found).startswith("Holds by XLA's TPU compiler: tiny on v5e:2x2 fits, sends the")
     assert "off memory 7.08 GiB, 9.31 GiB planned (-24%)" in text(found)
 
 
@@ -144,6 +144,6 @@ def test_the_cpus_compiler_is_not_asked_for_bytes_or_time() -> None:
     found = replace(judged(traffic("data", 1e9, 2e9), compiler="cpu", **change), fits=None)
     assert (found.verdict, found.takes_planned_time) == ("proved", None)
     assert text(found).startswith(
-        "Compiled by XLA's CPU compiler: tiny on v5e:2x2 sends what is planned; memory and time "
-        "are not checked."
+        "Compiled by XLA's CPU compiler: tiny on v5e:2x2 sends the planned bytes within 10 %; "
+        "memory and time are not checked."
     )

@@ -21,8 +21,9 @@ from shardwise.hardware import parse_chip
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.categories import COMMUNICATION, COPY, MATMUL, WAIT
 from shardwise.profile.memory import at_peak
+from shardwise.profile.names import SAVED
 from shardwise.profile.neighbours import neighbours
-from shardwise.profile.result import OperationTime, Profile
+from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.profile_hints import hints
 from tests.golden.terminal import run
 from tests.unit.compare.recorded_runs import FOLDER as RECORDED
@@ -316,5 +317,14 @@ def test_large_operations_have_a_hint() -> None:
     first, second, third = hints(replace(profile, operations=parts))
     assert first.startswith("mlp.up: 80.0 ms of AllGather, gathered because")
     assert second == "mlp.up: 80.0 ms of waiting for each other: devices of one CPU share its cores"
-    assert "donate_argnums" in third
+    assert "dtype or layout" in third
+    saved = replace(part, category=COPY, name=SAVED)
+    assert "the backward pass reads" in next(hints(replace(profile, operations=(saved,))))
+    short = replace(gather, share=0.07), replace(part, category=WAIT, share=0.05)
+    assert "AllGather" in next(hints(replace(profile, operations=short)))
+    memory = MemoryPeak(
+        bytes=9, arguments=5, temporaries=4, instruction="", operation="", arrays=()
+    )
+    undonated = replace(profile, undonated_bytes=5, memory=memory, operations=())
+    assert "donate them" in next(hints(undonated))
     assert [*hints(replace(profile, operations=(replace(part, share=0.05),)))] == []

@@ -59,6 +59,11 @@ def blocks(verdict: Verdict, remedy: str = FIX_HINT) -> Iterator[Block]:
 
 def serving_blocks(verdict: ServingVerdict) -> Iterator[Block]:
     """The verdicts on the decode step and on the prefill step of a serving plan."""
+    if verdict.decode.passed != verdict.prefill.passed:
+        steps = {"decode": verdict.decode, "prefill": verdict.prefill}
+        (passed,) = (name for name, step in steps.items() if step.passed)
+        (failed,) = (name for name, step in steps.items() if not step.passed)
+        yield strong(f"The {passed} step is proved, the {failed} step is not.")
     yield from blocks(verdict.decode, SERVING_HINT)
     yield from blocks(verdict.prefill, SERVING_HINT)
 
@@ -76,7 +81,7 @@ def _headline(verdict: Verdict) -> str:
     else:
         answers.append("fits")
     if verdict.sends_as_planned:
-        answers.append("sends what is planned")
+        answers.append("sends the planned bytes within 10 %")
     elif verdict.verdict == "collectives missing":
         answers.append("leaves out planned collectives")
     else:
@@ -84,9 +89,14 @@ def _headline(verdict: Verdict) -> str:
     if verdict.takes_planned_time is None:
         unchecked.append("time")
     elif verdict.takes_planned_time:
-        answers.append("takes no longer than planned")
+        answers.append("takes no longer than its upper bound")
     else:
-        answers.append("takes longer than planned")
+        answers.append("takes longer than its upper bound")
+    answers += [
+        f"has {deviation.quantity} far above the plan's"
+        for deviation in verdict.deviations
+        if deviation.is_worse and deviation.quantity in ("memory", "FLOPs", "HBM traffic")
+    ]
     text = f"{plan} {listed(answers)}"
     if unchecked:
         text += f"; {listed(unchecked)} {'is' if len(unchecked) == 1 else 'are'} not checked"
