@@ -12,13 +12,14 @@ from shardwise import units
 from shardwise.cli.inputs import Inputs, load_plan, parse_word
 from shardwise.cli.options import argument, option, workload
 from shardwise.cli.progress import ProgressLine
-from shardwise.errors import BadInput
+from shardwise.errors import BadInput, UnknownName
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.runtime.recording import Recorder
 from shardwise.serve import launch
 from shardwise.serve.engine_options import CONTEXT, PASS_TOKENS, SEQUENCES, EngineOptions
 from shardwise.serve.launch import launched
 from shardwise.serve.model_files import ServedModel, find_model
+from shardwise.serve.model_files.find import PACKAGES
 from shardwise.simulate.limits import MAX_TOKENS_PER_PASS
 
 if TYPE_CHECKING:
@@ -143,7 +144,16 @@ def read_model(text: str, start: str) -> tuple[ServedModel, ServingPlan | None]:
     plan = load_plan(text)
     if not isinstance(plan, ServingPlan):
         raise BadInput(f"{text} is a plan of training; plan with --serve.")
-    return find_model(start or _source(plan)), plan
+    if start:
+        return find_model(start), plan
+    try:
+        return find_model(_source(plan)), plan
+    except UnknownName:
+        raise BadInput(
+            f"{text} plans {plan.model.name}, of which the weights are not here. Name a model of "
+            f"its sizes that has weights: --from {' | '.join(PACKAGES)}, a folder with "
+            "safetensors, or a .gguf file."
+        ) from None
 
 
 def _source(plan: ServingPlan) -> str:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.cli.serving_model import EngineWords, read_engine_options
+import shardwise as sw
+from shardwise.cli.serving_model import EngineWords, read_engine_options, read_model
 from shardwise.errors import BadInput
+from shardwise.report.document import save
 from tests.unit.serve.model_files.tiny import write_folder
 
 
@@ -34,3 +36,11 @@ def test_drafts_of_n_grams_and_of_a_model(tmp_path: Path) -> None:
 def test_drafts_that_are_refused(draft: str, drafted: str, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         read_engine_options(EngineWords(draft=draft, drafted=drafted))
+
+
+def test_a_plan_without_weights_names_models_that_have_some(tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    job = sw.Serve(context=256, batch=1)
+    save(sw.plan(sw.model("smollm2-135m"), sw.hardware("h100:1"), job), path)
+    with pytest.raises(BadInput, match="--from smollm2-135m-instruct"):
+        read_model(path, "")
