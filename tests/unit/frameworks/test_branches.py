@@ -236,11 +236,19 @@ def test_forms_of_the_shell(text: str, words: str) -> None:
 
 def test_values_that_grow_and_functions_without_end_are_bounded() -> None:
     assert len(run("A=$A\nB=$A$B\nf() { f; }\nf\n", "a.sh").commands) <= 1
-    with pytest.raises(BadFile, match="takes more than 20,000 commands"):
+    with pytest.raises(BadFile, match="takes more than 20,000 steps"):
         run("f() { f; f; }\nf\n", "a.sh")
     loops = "".join(f"for i{n} in {'a ' * 50}; do " for n in range(5)) + "A=$A$A; " + "done; " * 5
-    with pytest.raises(BadFile, match="takes more than 20,000 commands"):
+    with pytest.raises(BadFile, match="takes more than 20,000 steps"):
         run(loops, "a.sh")
+    arrays = "A=(x y)\n" + 'A+=("${A[@]}")\n' * 60 + 'f "${A[@]}"'
+    assert len(run(arrays, "a.sh").commands[0]) < 20_000
+    wide = f"A={'x' * 9000}\nf " + "$A" * 1000
+    assert sum(map(len, run(wide, "a.sh").commands[0])) < 2 << 20
+    with pytest.raises(BadFile, match="steps"):
+        registry.read(
+            "for i in {}; do {} done".format("a " * 200, "for j in 1 2 3; do f; done;" * 90), "a.sh"
+        )
 
 
 def test_of_several_servers_the_first_is_planned() -> None:

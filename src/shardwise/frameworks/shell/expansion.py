@@ -16,6 +16,7 @@ from shardwise.frameworks.shell import arithmetic
 from shardwise.frameworks.shell.syntax import BRACES, BRACKETS
 
 LONGEST = 16_384  # characters of a value
+MOST = 1 << 20  # characters of a word after expansion
 DEEPEST = 20  # values in values
 Value: TypeAlias = str | list[str] | dict[str, str]
 
@@ -109,8 +110,9 @@ class Scope:
         return words if current is None else [*words, current]
 
     def set(self, name: str, value: Value) -> None:
-        """Set a variable; a text that grows without bound stays as it was."""
-        if not isinstance(value, str) or len(value) <= LONGEST:
+        """Set a variable; one that grows without bound stays as it was."""
+        texts = [value] if isinstance(value, str) else list(value)
+        if len(texts) + sum(map(len, texts)) <= LONGEST:
             self.values[name] = value
 
     def get(self, name: str) -> Value | None:
@@ -142,6 +144,15 @@ class Scope:
         return arithmetic.value(re.sub(r"[A-Za-z_]\w*", of_name, self.text(terms)))
 
     def _segments(self, word: str, *, is_quoted: bool = False) -> Iterator[Segment]:
+        """The parts of a word after expansion, as far as they are no longer than `MOST`."""
+        length = 0
+        for segment in self._expanded(word, is_quoted=is_quoted):
+            length += len(segment.text)
+            if length > MOST:
+                return
+            yield segment
+
+    def _expanded(self, word: str, *, is_quoted: bool) -> Iterator[Segment]:
         for match in (_QUOTED_PART if is_quoted else _PART).finditer(word):
             kind = match.lastgroup
             if kind == "quoted":

@@ -21,7 +21,7 @@ from shardwise.frameworks.shell.syntax import Case, Chain, Command, For, Functio
 # The text of a file that another one names, or None where there is none.
 Beside = Callable[[str], str | None]
 
-MOST_STEPS = 20_000  # commands of a script, those of loops and functions counted each time
+MOST_STEPS = 20_000  # commands and loops of a script, each time that they are met
 DEEPEST = 20  # calls of functions, and files, in one another
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
 _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
@@ -115,6 +115,9 @@ class _Shell:
 
     def _walk(self, node: Node) -> bool | None:
         """Walk through a command; return whether it succeeds, None if that is not known."""
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} steps.")
         match node:
             case Command(words):
                 return self._command(words)
@@ -133,9 +136,6 @@ class _Shell:
         return None
 
     def _command(self, words: list[str]) -> bool | None:
-        self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} commands.")
         if words and words[0] == "!":
             return negated(self._command(words[1:]))
         if words and words[0] in TESTS:
@@ -233,7 +233,7 @@ class _Shell:
         elif not adds:
             self._scope.set(name, text)
         elif isinstance(old, list):
-            self._scope.set(name, [*old[:-1], (old[-1] if old else "") + text])
+            self._scope.set(name, [(old[0] if old else "") + text, *old[1:]])
         else:
             self._scope.set(name, (old if isinstance(old, str) else "") + text)
 
