@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 
 from shardwise.check.deviations import judge
+from shardwise.check.serving import ServingVerdict
 from shardwise.check.verdict import (
     Cause,
     CheckedCollective,
@@ -16,7 +18,7 @@ from shardwise.check.verdict import (
     Verdict,
 )
 from shardwise.plan.schema.common import Range
-from shardwise.report.check.plan import blocks
+from shardwise.report.check.plan import blocks, serving_blocks
 from shardwise.report.style import render
 
 PLANNED = PlannedNumbers(
@@ -70,8 +72,6 @@ def judged(*rows: CheckedCollective, compiler: str = "tpu", **change: object) ->
 
 
 def text(verdict: Verdict) -> str:
-    import io
-
     return " ".join(render(blocks(verdict), io.StringIO()).split())
 
 
@@ -147,3 +147,14 @@ def test_the_cpus_compiler_is_not_asked_for_bytes_or_time() -> None:
         "Compiled by XLA's CPU compiler: tiny on v5e:2x2 sends the planned bytes within 10 %; "
         "memory and time are not checked."
     )
+
+
+def test_a_serving_plan_begins_with_the_step_that_is_not_proved() -> None:
+    prefill = judged(hbm_bytes=50e9)
+    assert "fits, sends the planned bytes within 10 %" in text(prefill)
+    assert "and has HBM traffic far above the plan's" in text(prefill)
+    pair = ServingVerdict(name="tiny", hardware="v5e:2x2", decode=judged(), prefill=prefill)
+    screen = render(serving_blocks(pair), io.StringIO())
+    assert screen.startswith("The decode step is proved, the prefill step is not.\n")
+    both = replace(pair, prefill=judged())
+    assert render(serving_blocks(both), io.StringIO()).startswith("Proved by")
