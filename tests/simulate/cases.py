@@ -9,9 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwise.simulate import Limits, Pool, SimulationResult, Traffic
+from shardwise.simulate.times import PassTimes
 
 
-class Exact:
+class Exact(PassTimes):
     """Affine times without rounding, so that equal results are equal numbers.
 
     All factors are powers of 2. The mean context of a stretch has the number of its passes as its

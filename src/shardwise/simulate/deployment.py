@@ -216,17 +216,19 @@ class _EventLoop:
             if index < len(self.entry_pool.engines):
                 if request.output > 1:
                     self.prefilled[request.id] = sequence
-                    arrival_s = engine.clock + self.transfer_s_per_token * request.prompt
+                    prefilled_s = max(engine.clock, sequence.first_token_s)
+                    arrival_s = prefilled_s + self.transfer_s_per_token * request.prompt
                     request = request._replace(arrival_s=arrival_s)
                     self._schedule_arrival(arrival_s, index, request)
                     return
             else:
                 prefill_sequence = self.prefilled.pop(request.id)
             del self.in_system[request.id]
-        self.request_log.add(request, prefill_sequence, sequence, engine.clock, index)
-        self.end_s = max(self.end_s, engine.clock)
+        end_s = max(engine.clock, sequence.first_token_s)
+        self.request_log.add(request, prefill_sequence, sequence, end_s, index)
+        self.end_s = max(self.end_s, end_s)
         if self.closed_loop:
-            self._schedule_arrival(engine.clock + self.think_s, index, None)
+            self._schedule_arrival(end_s + self.think_s, index, None)
 
     def _schedule_arrival(self, at_s: float, engine_index: int, request: Request | None) -> None:
         self.n_caused += 1

@@ -141,9 +141,19 @@ class SimulatedEngine:
         return ended
 
     def _delivered_s(self, of: Pass, start_s: float, seconds: float) -> dict[SequenceState, float]:
-        """When the first tokens of prompts are there, if they are computed one after another."""
-        if not self._ahead or not of.chunks:
+        """When the first tokens of prompts are there, if not at the end of the pass.
+
+        Programs of prompts that are computed one after another end before it, the way through the
+        stages of a pipeline may end after it.
+        """
+        if not of.chunks:
             return {}
+        if not self._ahead:
+            return {
+                chunk.sequence: start_s + traverse_s
+                for chunk in of.chunks
+                if (traverse_s := self._times.traverse_s(chunk.tokens, chunk.past)) > seconds
+            }
         decode_s = 0.0
         if of.n_decode:
             decode_s = self._times.pass_s(of.n_decode, of.kv_tokens, 0, 0)

@@ -51,6 +51,10 @@ class SpeculativePassTimes:
             decode_s = self.table.pass_s(decode, kv_tokens, 0, 0)
         return seconds + self.draft_cost * decode_s
 
+    def traverse_s(self, tokens: int, past: int) -> float:
+        """Seconds of a chunk in all stages: see `PassTimes`."""
+        return self.table.traverse_s(tokens, past)
+
 
 def cache_tokens(engine: Engine, job: Serve) -> float:
     """Number of tokens whose keys and values fit into the HBM of an engine beside its weights."""

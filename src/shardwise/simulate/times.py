@@ -30,9 +30,20 @@ class PassTimes(Protocol):
         """
         ...
 
+    def traverse_s(self, tokens: int, past: int) -> float:
+        """Seconds after which a chunk of a prompt has been in all stages of a pipeline.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AffineTimes:
+        The first token is not there before. Engines without a pipeline have 0.
+
+        Args:
+            tokens: of the chunk.
+            past: tokens of the prompt in the KV cache before it.
+        """
+        return 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AffineTimes(PassTimes):
     """Pass times that are an affine function of the work in the pass.
 
     Args:

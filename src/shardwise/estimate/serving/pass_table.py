@@ -129,6 +129,21 @@ class PassTable:
             seconds += self.mixed_s if n_decoding else self.head_s(1.0)
         return seconds
 
+    def traverse_s(self, tokens: int, past: int) -> float:
+        """Seconds of a chunk of a prompt in all stages of a pipeline, in one batch; 0 without one.
+
+        `pass_s` spreads the tokens of a pass over the batches in flight. Those of one chunk stay
+        together: a single prompt takes the time of all stages, one after another.
+
+        Args:
+            tokens: of the chunk.
+            past: tokens of the prompt in the KV cache before it.
+        """
+        if self.stages == 1:
+            return 0.0
+        prompt_s = self.prompt_s(2 * past + tokens + 1)
+        return self.rows_s(max(1.0, tokens)) + tokens * prompt_s + self.head_s(1.0) + self.host_s
+
     def _unevenness(self, prefill_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
         """Prompt tokens of the fullest rank of data-parallel attention, over the mean of all.
 

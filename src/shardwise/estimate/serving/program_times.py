@@ -57,6 +57,10 @@ class ProgramTimes:
                 seconds += self._program_s(n_rows, length, keys)
         return seconds
 
+    def traverse_s(self, tokens: int, past: int) -> float:
+        """Seconds of a chunk in all stages, of which measured machines have one."""
+        return 0.0
+
     def _program_s(self, n_rows: int, length: int, keys: float) -> float:
         """Seconds of a program of `n_rows` rows of `length` new tokens, over `keys` keys each."""
         shape = (n_rows, length, keys)

@@ -51,7 +51,7 @@ def arrivals_text(traffic: TrafficEstimate) -> str:
 
 
 def error_of_means(traffic: TrafficEstimate) -> str:
-    """Large errors of the estimate from mean times, which ignores queueing; empty without any."""
+    """Large errors of the estimate from mean loads, without queues; empty without any."""
     mean_field = traffic.mean_field
     latencies = (
         ("TTFT", mean_field.ttft_s, traffic.ttft_s.mean, mean_field.ttft_off),
@@ -60,11 +60,11 @@ def error_of_means(traffic: TrafficEstimate) -> str:
     errors = []
     for name, estimate_s, simulated_s, error in latencies:
         if abs(error) > LARGE_ERROR:
-            simulated = f"{duration(simulated_s)} ({signed_percent(error)})"
-            errors.append(f"{name} {duration(estimate_s)} instead of {simulated}")
+            simulated = f"{duration(simulated_s)} simulated ({signed_percent(error)})"
+            errors.append(f"{name} {duration(estimate_s)}, {simulated}")
     if not errors:
         return ""
-    return f"without queueing: {', '.join(errors)}"
+    return f"from mean loads alone: {'; '.join(errors)}"
 
 
 def _bound(seconds: float | None) -> str:

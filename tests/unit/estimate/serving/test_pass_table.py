@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.pass_table import PassTable
+from shardwise.simulate import Limits, Pool, Traffic, simulate
 from shardwise.workload import Serve
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine
 
@@ -48,3 +50,29 @@ def test_a_pass_of_prompts_alone() -> None:
     exact = ENGINES["dense"].prefill(1, 2048).step_s
     found = TABLES["dense"].pass_s(0, 0, 2048, 2048 * 2049 / 2)
     assert found == pytest.approx(exact, rel=0.01)
+
+
+def test_a_prompt_is_through_a_pipeline_after_all_its_stages() -> None:
+    """Alone it takes as long as a pass of one prompt a stage, of which each has its own batch."""
+    job = Serve(prompt=2000, output=500)
+    pipeline = PassTable(engine("qwen2.5-32b", "v6e:4x4", {"pipe": 16}, job, software=BUSY))
+    tokens = 2000
+    pairs = tokens * (tokens + 1) / 2
+    full_s = pipeline.pass_s(0, 0, 16 * tokens, 16 * pairs, [(tokens, 0)] * 16)
+    assert pipeline.traverse_s(tokens, 0) == pytest.approx(full_s, rel=1e-6)
+    assert pipeline.traverse_s(tokens, 0) > 2 * pipeline.pass_s(0, 0, tokens, pairs, [(tokens, 0)])
+    assert TABLES["dense"].traverse_s(tokens, 0) == 0
+
+
+def test_first_tokens_of_a_pipeline_wait_for_its_stages() -> None:
+    job = Serve(prompt=2000, output=500)
+    pipeline = engine("qwen2.5-32b", "v6e:4x4", {"pipe": 16}, job, software=BUSY)
+    times = PassTable(pipeline)
+    pool = Pool(times=times, limits=Limits(n_blocks=4000))
+    for output in (1, 500):
+        request = Traffic(
+            arrival_s=np.array([0.0]), prompt=np.array([2000]), output=np.array([output])
+        )
+        columns = simulate(request, pool).columns
+        assert columns["first_s"][0] == pytest.approx(times.traverse_s(2000, 0))
+        assert columns["end_s"][0] >= columns["first_s"][0]
