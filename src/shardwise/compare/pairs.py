@@ -343,7 +343,7 @@ def _name(name: str, operation: OperationTime, profile: Profile) -> str:
         case categories.HOST:
             if name == COMPILATION:
                 steps = f"{profile.compiled_steps:,} of {profile.steps:,} steps"
-                return f"{COMPILATION} in {steps} (do shapes change?)"
+                return f"{COMPILATION} in {steps} (new shapes or a new function?)"
             work = "other code of the host" if name == categories.HOST else name
             return f"{groups.BETWEEN} for {work}"
         case categories.WAIT:

@@ -87,4 +87,4 @@ def bound_name(bound: str) -> str:
 def compiled_steps(n_compiled: int, n_steps: int) -> str:
     """In how many steps the host compiles: `a program is compiled in 5 of 5 steps (...)`."""
     steps = counted(n_steps, "step")
-    return f"a program is compiled in {n_compiled:,} of {steps} (do shapes change?)"
+    return f"a program is compiled in {n_compiled:,} of {steps} (new shapes or a new function?)"

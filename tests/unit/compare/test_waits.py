@@ -62,9 +62,15 @@ def test_programs_that_are_compiled_at_every_step() -> None:
     compiling = replace(with_part(profile(), "compilation", "host", 0.3), compiled_steps=5)
     broken = against_plan(compiling)
     assert broken.causes[0].kind == "compilation"
-    assert "a program is compiled in 5 of 5 steps (do shapes change?)" in step_headline(broken)
+    assert (
+        "a program is compiled in 5 of 5 steps (new shapes or a new function?)"
+        in step_headline(broken)
+    )
     said = of_traces(profile(), compiling)
-    assert "most by compilation in 5 of 5 steps (do shapes change?), 300 ms (none in A)." in said
+    assert (
+        "most by compilation in 5 of 5 steps (new shapes or a new function?), 300 ms (none in A)."
+        in said
+    )
 
 
 def test_what_doubles_is_said_although_steps_vary() -> None:

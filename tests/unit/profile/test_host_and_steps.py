@@ -60,7 +60,7 @@ def test_a_step_that_is_compiled_each_time(tmp_path: Path) -> None:
     assert broken.compiled_steps == broken.steps == N_STEPS - 1
     host = {part.name: part.seconds for part in broken.operations if part.category == "host"}
     assert max(host, key=lambda name: host[name]) == "compilation"
-    words = "for compilation: a program is compiled in 4 of 4 steps (do shapes change?)"
+    words = "for compilation: a program is compiled in 4 of 4 steps (new shapes or a new function?)"
     assert words in screen(broken)
     same = jnp.ones((40, 16))
     changing(same)

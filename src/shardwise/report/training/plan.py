@@ -144,7 +144,10 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
     step = plan.step
     at_mfu = estimate.at_mfu
     bounds = seconds_span(step.lower, step.upper)
-    yield "step", f"{bounds} (roofline, comms hidden / expected rates, none hidden)"
+    limits = "roofline, comms hidden / expected rates, none hidden"
+    if plan.hardware.n_chips == 1:
+        limits = "roofline / expected rates"
+    yield "step", f"{bounds} ({limits})"
     yield (
         "expected",
         f"{duration(step.expected)}{_spread(plan)}, MFU {percent(estimate.mfu)}"
