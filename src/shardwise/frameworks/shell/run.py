@@ -11,12 +11,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, takewhile
+from typing import NamedTuple
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.shell import syntax
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
 from shardwise.frameworks.shell.expansion import Scope
-from shardwise.frameworks.shell.syntax import Case, Chain, Command, For, Function, Group, If, Node
+from shardwise.frameworks.shell.nodes import (
+    Case,
+    Chain,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    Node,
+    as_written,
+    words_of,
+)
 
 # The text of a file that another one names, or None where there is none.
 Beside = Callable[[str], str | None]
@@ -81,6 +93,14 @@ def run(
     shell.result.scope.values.update(variables or {})
     shell.text(text)
     return shell.result
+
+
+class _Branch(NamedTuple):
+    """A branch of an `if` or a `case`: whether it holds, as it is written, and its commands."""
+
+    decide: Callable[[], bool | None]
+    condition: str
+    body: list[Node]
 
 
 class _Shell:
@@ -238,7 +258,7 @@ class _Shell:
             self._scope.set(name, (old if isinstance(old, str) else "") + text)
 
     def _assign_array(self, name: str, words: str, old: object) -> None:
-        parts = [word for node in syntax.parse(words) for word in _words(node)]
+        parts = [word for node in syntax.parse(words) for word in words_of(node)]
         keyed = [re.fullmatch(r"\[([^\]]*)\]=(.*)", part, re.S) for part in parts]
         if parts and all(keyed):
             items = dict(old) if isinstance(old, dict) else {}
@@ -274,7 +294,7 @@ class _Shell:
                 statuses = (status, self._walk(node))
                 status = all_of(statuses) if operator == "&&" else any_of(statuses)
             elif status is None and is_test:
-                self.result.unknown.append(_source(first))
+                self.result.unknown.append(as_written(first))
                 self._doubtfully([node])
             elif (status is not False) == (operator == "&&"):
                 self._walk(node)
@@ -289,41 +309,52 @@ class _Shell:
         self._is_doubtful = before
 
     def _if(self, node: If) -> None:
-        is_taken, is_known = False, True
-        for condition, body in node.branches:
-            status = False if is_taken else self._walk_all(condition)
-            if node.keyword == "until":
-                status = negated(status)
-            if status is False:
-                self._skip(body)
-            elif status is True and is_known:
-                is_taken = True
-                self._walk_all(body)
-            else:
-                is_known = is_known and status is not None
-                if status is None:
-                    self.result.unknown.append("; ".join(map(_source, condition)))
-                self._doubtfully(body)
-        if is_taken:
-            self._skip(node.otherwise)
-        elif is_known:
-            self._walk_all(node.otherwise)
-        else:
-            self._doubtfully(node.otherwise)
+        branches = [
+            _Branch(
+                decide=partial(self._condition, node.keyword, condition),
+                condition="; ".join(map(as_written, condition)),
+                body=body,
+            )
+            for condition, body in node.branches
+        ]
+        self._choose(branches, node.otherwise)
+
+    def _condition(self, keyword: str, condition: list[Node]) -> bool | None:
+        status = self._walk_all(condition)
+        return negated(status) if keyword == "until" else status
 
     def _case(self, node: Case) -> None:
+        branches = [
+            _Branch(
+                decide=partial(matches, node.word, patterns, self._scope),
+                condition=f"case {node.word} in {'|'.join(patterns)})",
+                body=body,
+            )
+            for patterns, body in node.branches
+        ]
+        self._choose(branches, [])
+
+    def _choose(self, branches: list[_Branch], otherwise: list[Node]) -> None:
+        """Walk through the first branch that holds, or all from one that only the shell knows."""
         is_taken, is_known = False, True
-        for patterns, body in node.branches:
-            status = False if is_taken else matches(node.word, patterns, self._scope)
+        for branch in branches:
+            status = False if is_taken else branch.decide()
             if status is False:
-                self._skip(body)
+                self._skip(branch.body)
             elif status is True and is_known:
                 is_taken = True
-                self._walk_all(body)
+                self._walk_all(branch.body)
             else:
-                is_known = False
-                self.result.unknown.append(f"case {node.word} in {'|'.join(patterns)})")
-                self._doubtfully(body)
+                if status is None:
+                    is_known = False
+                    self.result.unknown.append(branch.condition)
+                self._doubtfully(branch.body)
+        if is_taken:
+            self._skip(otherwise)
+        elif is_known:
+            self._walk_all(otherwise)
+        else:
+            self._doubtfully(otherwise)
 
     def _for(self, node: For) -> None:
         """A loop: all turns set variables; commands are those of the first turn that has any."""
@@ -346,7 +377,7 @@ class _Shell:
 
     def _skip(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self.result.skipped += _settings(_source(node))
+            self.result.skipped += _settings(as_written(node))
 
 
 def _is_test(node: Node) -> bool:
@@ -357,34 +388,3 @@ def _is_test(node: Node) -> bool:
 def _settings(command: str) -> Iterator[str]:
     for match in _SETTING.finditer(command):
         yield match[1] or match[0]
-
-
-def _source(node: Node) -> str:
-    """A command, or those inside it, as it is written; a line each."""
-    return "\n".join(" ".join(command.words) for command in _commands(node))
-
-
-def _words(node: Node) -> list[str]:
-    return [word for command in _commands(node) for word in command.words]
-
-
-def _commands(node: Node) -> Iterator[Command]:
-    match node:
-        case Command():
-            yield node
-        case Chain(first, following):
-            for part in [first, *(other for _, other in following)]:
-                yield from _commands(part)
-        case If(branches, otherwise):
-            for condition, body in branches:
-                for part in [*condition, *body]:
-                    yield from _commands(part)
-            for part in otherwise:
-                yield from _commands(part)
-        case Case(_, branches):
-            for _, body in branches:
-                for part in body:
-                    yield from _commands(part)
-        case For(_, _, body) | Function(_, body) | Group(body):
-            for part in body:
-                yield from _commands(part)

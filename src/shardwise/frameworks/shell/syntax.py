@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TypeAlias
+
+from shardwise.frameworks.shell.nodes import (
+    Case,
+    Chain,
+    Command,
+    For,
+    Function,
+    Group,
+    If,
+    Node,
+)
 
 END = "\n"  # the token between commands, of a line or a semicolon
 _SEPARATORS = (END, "&", ";;")
@@ -29,65 +38,6 @@ _PARTS = re.compile(
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _FUNCTION = re.compile(r"[A-Za-z_][\w-]*")
 _BETWEEN = re.compile(r"\s+|\\\n|#[^\n]*|[;&|()]")  # the words of an array
-
-
-@dataclass(slots=True)
-class Command:
-    """A command: its words as they are written, with their quotes."""
-
-    words: list[str]
-
-
-@dataclass(slots=True)
-class Chain:
-    """Commands with `&&`, `||` or `|` between them."""
-
-    first: Node
-    following: list[tuple[str, Node]]
-
-
-@dataclass(slots=True)
-class If:
-    """`if`, or `while` or `until`, whose body runs once: conditions and what follows each."""
-
-    branches: list[tuple[list[Node], list[Node]]]
-    otherwise: list[Node] = field(default_factory=list)
-    keyword: str = "if"
-
-
-@dataclass(slots=True)
-class Case:
-    """`case`: the word, and for each branch its patterns and commands."""
-
-    word: str
-    branches: list[tuple[list[str], list[Node]]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class For:
-    """`for`: its variable, its words as they are written, and its body."""
-
-    variable: str
-    words: list[str]
-    body: list[Node]
-
-
-@dataclass(slots=True)
-class Function:
-    """The definition of a function."""
-
-    name: str
-    body: list[Node]
-
-
-@dataclass(slots=True)
-class Group:
-    """Commands in brackets."""
-
-    body: list[Node]
-
-
-Node: TypeAlias = Command | Chain | If | Case | For | Function | Group
 
 
 def parse(text: str) -> list[Node]:
