@@ -1,4 +1,4 @@
-"""A case with other given numbers: `B=2048,chip=v6e` in place of the book's."""
+"""A case with other given numbers: `B=2048,chip=v5p` in place of the book's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _parts(text: str) -> dict[str, str]:
     for part in _split(text):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not (name and equals and value):
-            raise BadInput(f'--set "{part}" is no NAME=VALUE. Write --set B=2048,chip=v6e.')
+            raise BadInput(f'--set "{part}" is no NAME=VALUE. Write --set B=2048,chip=v5p.')
         if name in values:
             raise BadInput(f"--set {name} is given twice: {values[name]} and {value}.")
         values[name] = value

@@ -101,9 +101,9 @@ class OwnResult:
 
 
 def run_with(case_id: str, numbers: str) -> OwnResult:
-    """Solve one case with other numbers, such as `B=2048,chip=v6e`.
+    """Solve one case with other numbers, such as `B=2048,chip=v5p`.
 
-    >>> run_with("sharding-q2-1", "chip=v6e").changed["ici_bidi_bytes_per_s"]
+    >>> run_with("sharding-q2-1", "chip=v5p").changed["ici_bidi_bytes_per_s"]
     180000000000.0
 
     Raises:

@@ -193,12 +193,11 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
         )
     domain = n_chips
     is_one_host = chip.kind == "cpu" and "scale_out.egress" not in chip.figures
-    if chip.node and is_one_host and n_chips != chip.node.n_gpus:
-        relation = "more" if n_chips > chip.node.n_gpus else "fewer"
+    if chip.node and is_one_host and n_chips > chip.node.n_gpus:
         raise BadShape(
-            f"{chip.name}:{n_chips} has {relation} devices than {chip.name} was measured as: "
-            f"{chip.node.n_gpus}, all of them busy. shardwise hw measure {n_chips} -o FILE.toml "
-            f"measures this CPU as {n_chips} devices."
+            f"{chip.name}:{n_chips} has more devices than {chip.name} was measured as: "
+            f"{chip.node.n_gpus}. shardwise hw measure {n_chips} -o FILE.toml measures this CPU as "
+            f"{n_chips} devices."
         )
     if chip.node:
         domain = _domain(chip.node.n_gpus, chip.chips_per_host or chip.node.n_gpus, n_chips)

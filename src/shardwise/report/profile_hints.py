@@ -33,7 +33,7 @@ def hints(profile: Profile) -> Iterator[str]:
     >>> copy = OperationTime(
     ...     name="cache", phase="", category=COPY, count=1, seconds=0.2, share=0.9
     ... )
-    >>> _hint(copy, products_s=0.0, on_cpu=True).partition(".")[0]
+    >>> _hint(copy, products_s=0.0, on_cpu=True).partition(",")[0]
     'cache: 200 ms of copies'
     """
     undonated = profile.undonated_bytes or 0

@@ -62,9 +62,8 @@ def test_programs_that_are_compiled_at_every_step() -> None:
     compiling = replace(with_part(profile(), "compilation", "host", 0.3), compiled_steps=5)
     broken = against_plan(compiling)
     assert broken.causes[0].kind == "compilation"
-    assert (
-        "a program is compiled in 5 of 5 steps (new shapes or a new function?)"
-        in step_headline(broken)
+    assert "a program is compiled in 5 of 5 steps (new shapes or a new function?)" in step_headline(
+        broken
     )
     said = of_traces(profile(), compiling)
     assert (

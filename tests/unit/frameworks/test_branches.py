@@ -225,6 +225,8 @@ eval $CMD
         ("for ((i=0;i<4;i++)); do f; done", "f"),
         ('for x in "$@"; do f; done; g', "g"),
         ("echo f --x; g", "g"),
+        ("s() { shift 3; f $1 $#; }; s a b c d e", "f d 2"),
+        ("X=$((1 << 3)); f $X", "f 8"),
         ("until false; do f; done", "f"),
     ],
 )

@@ -49,7 +49,7 @@ def test_arithmetic_of_whole_numbers_is_worked_out() -> None:
     WORLD_SIZE=$(( $NODES * 8 ))
     BATCH=$(( (WORLD_SIZE / ${TP:-8}) * 3 ))  # sequences
     torchrun train.py --global-batch-size $BATCH --nnodes $((NODES % 3)) \\
-      --rank $((SLURM_NODEID + 1)) --left $((1 / 0)) --shift $((1 << 9))
+      --rank $((SLURM_NODEID + 1)) --left $((1 / 0)) --shift $((1 ^ 9))
     """
     values = shell_script.read(text, "a.sh")
     assert (values["--global-batch-size"], values["--nnodes"]) == (12, 1)

@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable
 
 LONGEST = 200  # characters
+MOST_PLACES = 64  # of a shift
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,  # of whole numbers, as in a shell
     ast.Mod: operator.mod,
+    ast.LShift: lambda number, places: number << min(places, MOST_PLACES),
+    ast.RShift: operator.rshift,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,

@@ -198,7 +198,8 @@ class _Shell:
         if name in ("source", ".") and arguments:
             return self._source(arguments[0])
         if name == "shift":
-            del (self._scope.arguments or [])[: 2 if arguments == ["2"] else 1]
+            n_left_out = int(arguments[0]) if arguments and arguments[0].isdecimal() else 1
+            self._scope.arguments = (self._scope.arguments or [])[n_left_out:]
             return True
         if name in self._functions and self._depth < DEEPEST:
             outer, self._scope.arguments = self._scope.arguments, arguments
