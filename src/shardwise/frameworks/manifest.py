@@ -6,6 +6,7 @@ or text. https://kubernetes.io/docs/tasks/inject-data-application/define-command
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,18 +31,30 @@ def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         words = [text for key in _COMMANDS if (text := _text(value.get(key)))]
         if words:
-            yield _with_variables(" ".join(words), value.get("env"))
+            variables = dict(_variables(value.get("env")))
+            for name, text in variables.items():
+                yield f"{name}={shlex.quote(text)}"
+            yield _with_variables(" ".join(words), variables)
         value = list(value.values())
     if isinstance(value, list):
         for item in value:
             yield from _commands(item)
 
 
-def _with_variables(text: str, variables: Any) -> str:
-    """A command with `$(NAME)` replaced by the value that the container's `env` gives it."""
-    for variable in variables if isinstance(variables, list) else []:
-        if isinstance(variable, Mapping) and "name" in variable and "value" in variable:
-            text = text.replace(f"$({variable['name']})", str(variable["value"]))
+def _variables(env: Any) -> Iterator[tuple[str, str]]:
+    """The variables of a container: a list of names and values, or a mapping."""
+    if isinstance(env, Mapping):
+        env = [{"name": name, "value": value} for name, value in env.items()]
+    for variable in env if isinstance(env, list) else []:
+        is_given = isinstance(variable, Mapping) and {"name", "value"} <= variable.keys()
+        if is_given and re.fullmatch(r"[A-Za-z_]\w*", str(variable["name"])):
+            yield str(variable["name"]), str(variable["value"])
+
+
+def _with_variables(text: str, variables: Mapping[str, str]) -> str:
+    """A command with `$(NAME)` replaced by the value of the variable."""
+    for name, value in variables.items():
+        text = text.replace(f"$({name})", value)
     return text
 
 

@@ -227,6 +227,8 @@ eval $CMD
         ("echo f --x; g", "g"),
         ("s() { shift 3; f $1 $#; }; s a b c d e", "f d 2"),
         ("X=$((1 << 3)); f $X", "f 8"),
+        ("X=$2; X=${X:-16}; f $X", "f 16"),
+        ('s() { local x=${1:-7}; f $x; }; s "$1"', "f 7"),
         ("until false; do f; done", "f"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from shardwise.cli.command import command_of
 from shardwise.frameworks import registry, simple_yaml
 from shardwise.frameworks.exported import engine, training_run
+from shardwise.frameworks.launch import ServingLaunch
 from tests.unit.frameworks import plans
 
 KUBERNETES = "1.33"
@@ -96,3 +97,26 @@ spec:
       value: "4"
 """
     assert registry.read(text, "pod.yaml").launch.sizes["tensor"] == 4
+
+
+def test_variables_of_a_container_are_those_of_its_script() -> None:
+    text = """
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - name: server
+        env:
+        - name: TP_SIZE
+          value: "4"
+        - name: MAXLEN
+          value: "16384"
+        command: ["sh", "-c"]
+        args:
+        - vllm serve a/model --tensor-parallel-size ${TP_SIZE:-8} --max-model-len $MAXLEN
+"""
+    launch = registry.read(text, "a.yaml").launch
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.sizes["tensor"], launch.context) == (4, 16384)

@@ -39,6 +39,7 @@ _BRACED = re.compile(
     re.S,
 )
 _EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+(.*?)[)`]", re.S)
+_ARGUMENT = re.compile(r"\$\{?\d+\}?")
 _LISTS = ("@", "*")
 _OF_LIST = re.compile(r"\$@|\$\{@|\[@\]")
 
@@ -244,6 +245,8 @@ class Scope:
     def _with_default(
         self, name: str, value: Value | None, operator: str, word: str, whole: str
     ) -> Value:
+        if isinstance(value, str) and _ARGUMENT.fullmatch(value):  # TP=$1, without arguments
+            value = ""
         is_set = value is not None and (value != "" or ":" not in operator)
         if operator.endswith("+"):
             return self.text(word) if is_set else ""
