@@ -155,7 +155,7 @@ def read(settings: Settings) -> TrainingLaunch:
         n_chips=n_chips,
         batch=batch,
         batch_per_chip=_batch_per_chip(settings, micro, steps, tensor * expert),
-        seq=_first(settings, _LENGTHS),
+        seq=_number(settings, *_LENGTHS),
         micro_batch=micro,
         n_microbatches=steps,
         zero=stage,
@@ -190,7 +190,7 @@ def _of_trainer(
     """Sequences of a microbatch and microbatches, which are "auto" beside the Trainer's flags."""
     if not _is_trainer(settings):
         return micro, steps
-    n_steps = _first(settings, ("--gradient_accumulation_steps",))
+    n_steps = _number(settings, "--gradient_accumulation_steps")
     return micro or settings[_TRAINER_BATCH], steps or n_steps or 1
 
 
@@ -205,14 +205,10 @@ def _batch_per_chip(
 
 def _n_started(settings: Settings) -> int | None:
     """GPUs that the launcher `deepspeed` or `torchrun` starts, if the file says so."""
-    per_node = _first(settings, ("--num_gpus",))
+    per_node = _number(settings, "--num_gpus")
     if per_node:
-        return per_node * (_first(settings, ("--num_nodes",)) or 1)
+        return per_node * (_number(settings, "--num_nodes") or 1)
     return torchrun_chips(settings)
-
-
-def _first(settings: Settings, names: tuple[str, ...]) -> int | None:
-    return next((settings[name] for name in names if isinstance(settings.get(name), int)), None)
 
 
 def _dtypes(settings: Settings) -> dict[str, str | None]:
@@ -249,10 +245,9 @@ def _is_offloaded(settings: Settings, part: str) -> bool:
     return str(device) in ("cpu", "nvme")
 
 
-def _number(settings: Settings, key: str) -> int | None:
-    """A size of the batch; None if it is left out or "auto"."""
-    value = settings.get(key)
-    return value if isinstance(value, int) else None
+def _number(settings: Settings, *keys: str) -> int | None:
+    """The value of the first of some keys that is a number; None if all are left out or "auto"."""
+    return next((settings[key] for key in keys if isinstance(settings.get(key), int)), None)
 
 
 def knows(settings: Settings) -> int:

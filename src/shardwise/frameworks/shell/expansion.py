@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from shardwise.frameworks.shell import arithmetic
-from shardwise.frameworks.shell.syntax import BRACES, BRACKETS
+from shardwise.frameworks.shell.syntax import BRACES, BRACKETS, QUOTED
 
 LONGEST = 16_384  # characters of a value
 MOST = 1 << 20  # characters of a word after expansion
@@ -26,7 +26,7 @@ _DOLLAR = rf"""\$\(\((?P<sum>{BRACKETS})\)\) | (?P<command>\$\({BRACKETS}\)|`[^`
     | \$\{{(?P<braced>{BRACES})\}} | \$(?P<name>\w+|[@*\#?!$-])"""
 _PART = re.compile(
     rf"""\\(?P<escaped>.) | '(?P<plain>[^']*)' | {_DOLLAR}
-    | "(?P<quoted>(?:\\.|\$\({BRACKETS}\)|\$\{{{BRACES}\}}|[^"\\])*+)" | (?P<text>[^\\'"$`]+|.)""",
+    | "(?P<quoted>{QUOTED})" | (?P<text>[^\\'"$`]+|.)""",
     re.S | re.X,
 )
 _QUOTED_PART = re.compile(

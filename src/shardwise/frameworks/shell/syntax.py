@@ -29,8 +29,9 @@ _SPACES = re.compile(r"[ \t\r\f\v]+|\\[ \t]*\n")
 # Parts of a word. Spaces in brackets and quotes do not end it.
 BRACKETS = r"(?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\))*+"
 BRACES = r"(?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+"
+QUOTED = rf"""(?:\\.|\$\({BRACKETS}\)|\$\{{{BRACES}\}}|[^"\\])*+"""  # between double quotes
 _PARTS = re.compile(
-    rf"""\\[^\n] | '[^']*+' | "(?:\\.|\$\({BRACKETS}\)|\$\{{{BRACES}\}}|[^"\\])*+"
+    rf"""\\[^\n] | '[^']*+' | "{QUOTED}"
     | \$?\(\({BRACKETS}\)\) | \$\({BRACKETS}\) | `[^`]*+` | \$\{{{BRACES}\}}
     | [^\s;&|'"`()\\$]++ | \$ | \(""",
     re.S | re.X,
