@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.frameworks.shell.run import Run, run
+from shardwise.frameworks.shell.run import Run
 
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
@@ -51,15 +51,6 @@ def write(settings: Mapping[str, Any]) -> str:
         else:
             words.append(f"{name} {shlex.quote(str(value))}".rstrip())
     return " \\\n  ".join(words) + "\n"
-
-
-def read(text: str, name: str) -> dict[str, Any]:
-    """The flags of the commands that a script runs, as `settings` has them.
-
-    Raises:
-        BadFile: the quotes of the script do not match.
-    """
-    return settings(run(text, name))
 
 
 def settings(script: Run) -> dict[str, Any]:

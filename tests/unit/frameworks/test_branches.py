@@ -82,7 +82,7 @@ done
 
 
 def test_the_branches_that_a_script_takes_are_read() -> None:
-    settings = shell_script.read(BRANCHES, "a.sh")
+    settings = shell_script.settings(run(BRANCHES, "a.sh"))
     assert settings["--tensor-model-parallel-size"] == 2
     assert settings["--pipeline-model-parallel-size"] == 2
     assert settings["--seq-length"] == 4096
@@ -92,7 +92,7 @@ def test_the_branches_that_a_script_takes_are_read() -> None:
 
 def test_variables_of_the_environment_choose_branches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIZE", "70b")
-    settings = shell_script.read(BRANCHES, "a.sh")
+    settings = shell_script.settings(run(BRANCHES, "a.sh"))
     assert settings["--tensor-model-parallel-size"] == 8
     assert settings["--pipeline-model-parallel-size"] == 4
 
@@ -124,12 +124,12 @@ def test_words_and_semicolons_in_quotes_are_no_branches() -> None:
     text = (
         "echo 'if; then' \"case a in; done\"  # if\nif true; then A=1; fi\nserve --tp $A --if-done"
     )
-    assert shell_script.read(text, "a.sh")["--tp"] == 1
+    assert shell_script.settings(run(text, "a.sh"))["--tp"] == 1
 
 
 @pytest.mark.parametrize("text", ["fi\ndone\nesac\n", "case\n", "if [ a\n", "else\nthen\n;;\n"])
 def test_fragments_of_branches_are_read(text: str) -> None:
-    assert shell_script.read(f"{text}", "a.sh")["$"] is not None
+    assert shell_script.settings(run(f"{text}", "a.sh"))["$"] is not None
 
 
 def test_files_beside_a_script_are_read(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_script_that_sources_itself_ends(tmp_path: Path) -> None:
 
 def test_variables_have_the_values_of_their_moment() -> None:
     text = "TP=2\nvllm serve m --tensor-parallel-size $TP\nTP=4\n"
-    assert shell_script.read(text, "a.sh")["--tensor-parallel-size"] == 2
+    assert shell_script.settings(run(text, "a.sh"))["--tensor-parallel-size"] == 2
 
 
 def test_functions_are_read_where_they_are_called() -> None:
@@ -177,7 +177,7 @@ set_args
 launch a/model --max-model-len 8192 &
 wait
 """
-    settings = shell_script.read(text, "a.sh")
+    settings = shell_script.settings(run(text, "a.sh"))
     assert (settings["--tensor-parallel-size"], settings["--max-num-seqs"]) == (4, 64)
     assert settings["--max-model-len"] == 8192
     assert settings["$"][:3] == ["vllm", "serve", "a/model"]

@@ -9,6 +9,7 @@ import pytest
 from shardwise.errors import BadFile
 from shardwise.frameworks import registry, shell_script
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.frameworks.shell.run import run
 
 SCRIPT = """\
 #!/bin/bash
@@ -34,7 +35,7 @@ torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config ${CONFI
 
 
 def test_variables_have_the_values_that_the_script_gives_them() -> None:
-    flags = shell_script.read(SCRIPT, "train.sh")
+    flags = shell_script.settings(run(SCRIPT, "train.sh"))
     assert flags["--tensor-model-parallel-size"] == 4
     assert flags["--pipeline-model-parallel-size"] == 2
     assert flags["--nproc_per_node"] == 8
@@ -51,7 +52,7 @@ def test_arithmetic_of_whole_numbers_is_worked_out() -> None:
     torchrun train.py --global-batch-size $BATCH --nnodes $((NODES % 3)) \\
       --rank $((SLURM_NODEID + 1)) --left $((1 / 0)) --shift $((1 ^ 9))
     """
-    values = shell_script.read(text, "a.sh")
+    values = shell_script.settings(run(text, "a.sh"))
     assert (values["--global-batch-size"], values["--nnodes"]) == (12, 1)
     unknown = [str(values[flag]) for flag in ("--rank", "--left", "--shift")]
     assert all(value.startswith("$((") for value in unknown), unknown
@@ -63,7 +64,7 @@ def test_variables_that_the_script_does_not_set_are_those_of_the_environment(
     text = "TP=${TP:-4}\nvllm serve m --tensor-parallel-size $TP --max-num-seqs ${SEQS:-8}"
     for name, value in {"TP": "2", "SEQS": "16"}.items():
         monkeypatch.setenv(name, value)
-    flags = shell_script.read(text, "a.sh")
+    flags = shell_script.settings(run(text, "a.sh"))
     assert (flags["--tensor-parallel-size"], flags["--max-num-seqs"]) == (2, 16)
 
 
@@ -78,7 +79,9 @@ def test_a_variable_without_a_value_is_named() -> None:
     "end", ["> log.txt 2>&1 &", "2>&1 | tee log.txt", ">log.txt", "&> log.txt", "&& echo 3"]
 )
 def test_where_output_goes_is_no_value(end: str) -> None:
-    flags = shell_script.read(f"vllm serve m --tp 8 --kv-cache-dtype fp8 --pp 2 {end}", "a.sh")
+    flags = shell_script.settings(
+        run(f"vllm serve m --tp 8 --kv-cache-dtype fp8 --pp 2 {end}", "a.sh")
+    )
     assert (flags["--kv-cache-dtype"], flags["--pp"]) == ("fp8", 2)
     assert "log.txt" not in flags["$"] or "tee" in flags["$"]
 
@@ -100,10 +103,10 @@ ARGS="--deepspeed ${ARGS}"
 ARGS="--zero-stage=3 $ARGS"
 deepspeed pretrain_gpt.py --micro-batch-size 1 --seq-length 2048 $ARGS
 """
-    flags = shell_script.read(text, "a.sh")
+    flags = shell_script.settings(run(text, "a.sh"))
     assert (flags["--zero-stage"], flags["--deepspeed"], flags["--bf16"]) == (3, True, True)
     doubled = 'A="xy"\n' + 'A="$A$A"\n' * 60 + "train.py $A"
-    assert len(shell_script.read(doubled, "a.sh")["$"][-1]) < 20_000
+    assert len(shell_script.settings(run(doubled, "a.sh"))["$"][-1]) < 20_000
 
 
 def test_a_command_of_tensorrt_llm_is_its_own() -> None:
@@ -170,8 +173,8 @@ def test_rounded_numbers_are_those_of_vllm() -> None:
 
 def test_a_quoted_command_is_read() -> None:
     for words in ("bash -c 'train.py --lr 2'", "xpk run --command 'train.py --lr 2'"):
-        assert shell_script.read(words, "a.sh")["--lr"] == 2
-    assert shell_script.read('xpk run --command="train.py --lr 2"', "a.sh")["--lr"] == 2
+        assert shell_script.settings(run(words, "a.sh"))["--lr"] == 2
+    assert shell_script.settings(run('xpk run --command="train.py --lr 2"', "a.sh"))["--lr"] == 2
 
 
 def test_options_that_are_kept_elsewhere_are_named() -> None:
