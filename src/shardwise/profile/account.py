@@ -43,6 +43,7 @@ from shardwise.profile.files import open_trace, trace_files
 from shardwise.profile.host import COMPILATION
 from shardwise.profile.memory import memory_peak
 from shardwise.profile.plans import chip_of, plan_beside
+from shardwise.profile.products import ProductFaults, product_faults
 from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
 from shardwise.profile.steps import Window, find_steps
 from shardwise.profile.waiting import with_waiting
@@ -108,8 +109,14 @@ def profile_devices(
     parts = _mean_of([account.parts for account in accounts])
     counts = _mean_of([account.counts for account in accounts])
     executed = {event.name for event, _ in accounts[0].runs if event.module == module}
-    costs = instruction_costs(hlo_module, executed) if hlo_module is not None else {}
-    work = _work(accounts[0], costs, module, chip)
+    costs: Mapping[str, Cost] = {}
+    faults: Mapping[str, ProductFaults] = {}
+    undonated_bytes = updated_elements = None
+    if hlo_module is not None:
+        costs = instruction_costs(hlo_module, executed)
+        faults = product_faults(hlo_module, executed, active[0].kind)
+        undonated_bytes, updated_elements = _updated(hlo_module)
+    work = _work(accounts[0], costs, faults, module, chip)
     traffic = _traffic(accounts[0], hlo_module, module, len(active))
     step_s = sum(parts.values())
     by_category = dict.fromkeys(CATEGORIES, 0.0)
@@ -150,13 +157,18 @@ def profile_devices(
         chip=chip.name if chip and any(part.roof[0] for part in work.values()) else "",
         memory=_memory(active[0], module, steps[0]),
         dtype=_dtype(accounts[0], costs, module),
-        undonated_bytes=_undonated_bytes(hlo_module) if hlo_module else None,
+        undonated_bytes=undonated_bytes,
+        updated_elements=updated_elements,
     )
 
 
-def _undonated_bytes(module: Module) -> int:
-    """Bytes of the arguments that a program returns updated, in other memory."""
-    return sum(argument.bytes for argument in argument_updates(module).unaliased())
+def _updated(module: Module) -> tuple[int, int]:
+    """Of the arguments that a program returns updated: bytes in other memory, elements of all."""
+    undonated = list(argument_updates(module).unaliased())
+    arguments = module.entry_computation.parameters
+    updated = undonated + [arguments[number] for _, number in module.aliases]
+    n_elements = sum(shape.elements for argument in updated for shape in argument.shapes)
+    return sum(argument.bytes for argument in undonated), n_elements
 
 
 def _hlo_module(device: Device, module: str, steps: Sequence[Window]) -> Module | None:
@@ -202,7 +214,11 @@ def _traffic(
 
 
 def _work(
-    account: DeviceAccount, costs: Mapping[str, Cost], module: str, chip: Chip | None
+    account: DeviceAccount,
+    costs: Mapping[str, Cost],
+    faults: Mapping[str, ProductFaults],
+    module: str,
+    chip: Chip | None,
 ) -> dict[Key, Work]:
     """FLOPs and bytes of a step by operation, as the profiler says, else of the program."""
     work: dict[Key, Work] = {}
@@ -214,7 +230,8 @@ def _work(
             cost = Cost(flops=flops, elementwise=0, hbm_bytes=hbm_bytes, dtype=dtype)
         if cost is not None and event.category in WORK:
             key = operation_key(event)
-            work[key] = work.get(key, Work()).plus(cost, chip, n_runs)
+            slowed = faults.get(event.name) if event.module == module else None
+            work[key] = work.get(key, Work()).plus(cost, slowed, chip, n_runs)
     return work
 
 
@@ -265,6 +282,8 @@ def _operation_times(
                 share=parts[key] / step_s,
                 flops=done.flops if done else None,
                 hbm_bytes=done.hbm_bytes if done else None,
+                upcast_flops=done.upcast_flops if done else 0.0,
+                odd_dim=done.odd_dim if done else 0,
                 roof_s=roof_s,
                 roof=roof,
                 collectives=traffic.get(key, {}),

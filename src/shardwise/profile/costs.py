@@ -14,6 +14,7 @@ from shardwise.check.timeline.kernels import attention_cost
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip
 from shardwise.profile.messages import message_types
+from shardwise.profile.products import ProductFaults
 from shardwise.profile.programs import Program
 
 COMPUTE, HBM = "compute", "HBM"  # roofs
@@ -21,17 +22,27 @@ COMPUTE, HBM = "compute", "HBM"  # roofs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Work of operations on one device; the seconds at the roofs are 0 without a chip."""
+    """Work of operations on one device; the seconds at the roofs are 0 without a chip.
+
+    `upcast_flops` and `odd_dim` are those of `OperationTime`.
+    """
 
     flops: float = 0.0
     hbm_bytes: float = 0.0
     compute_s: float = 0.0
     hbm_s: float = 0.0
+    upcast_flops: float = 0.0
+    odd_dim: int = 0
 
-    def plus(self, cost: Cost, chip: Chip | None, n_runs: float) -> Work:
+    def plus(
+        self, cost: Cost, faults: ProductFaults | None, chip: Chip | None, n_runs: float
+    ) -> Work:
         """This work, and that of some runs of an operation."""
         bound = lower_bound(chip, cost, (), None) if chip else None
+        upcast_flops = n_runs * cost.flops if faults and faults.is_cast else 0.0
         return Work(
+            upcast_flops=self.upcast_flops + upcast_flops,
+            odd_dim=max(self.odd_dim, faults.odd_dim if faults else 0),
             flops=self.flops + n_runs * cost.flops,
             hbm_bytes=self.hbm_bytes + n_runs * cost.hbm_bytes,
             compute_s=self.compute_s + n_runs * ((bound.math_s if bound else None) or 0.0),

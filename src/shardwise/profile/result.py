@@ -27,6 +27,9 @@ class OperationTime:
         hbm_bytes: read and written by its programs on one device in a step; None if not known.
         roof_s: least seconds at the peak rates of the chip; None without a chip.
         roof: the rate that makes them: compute or HBM; empty without a chip.
+        upcast_flops: those of products in fp32 of arrays that the program has cast from 16 bits.
+        odd_dim: the largest dim of its products that does not fill the vectors of the device; 0
+            without one.
         collectives: kind of a collective -> bytes of the arrays that a step's join on one device;
             empty if there are none, or if the trace does not hold the program.
     """
@@ -41,6 +44,8 @@ class OperationTime:
     hbm_bytes: float | None = None
     roof_s: float | None = None
     roof: str = ""
+    upcast_flops: float = 0.0
+    odd_dim: int = 0
     collectives: dict[str, float] = field(default_factory=dict)
 
 
@@ -106,6 +111,7 @@ class Profile:
             the program.
         undonated_bytes: of the arguments that the program returns updated in other memory; None if
             the trace does not hold the program.
+        updated_elements: of the arguments that the program returns updated; None as above.
     """
 
     trace: str
@@ -135,6 +141,7 @@ class Profile:
     most_frequent: str = ""
     has_marked_steps: bool = False
     undonated_bytes: int | None = None
+    updated_elements: int | None = None
 
     @property
     def has_steps(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
+from shardwise.check.hlo.scopes import BACKWARD, REMAT
 from shardwise.ops.collective import DISPLAY_NAMES
-from shardwise.profile.categories import COMMUNICATION, COPY, ELEMENTWISE, MATMUL, WAIT
+from shardwise.profile.categories import COMMUNICATION, COPY, MATMUL, WAIT
 from shardwise.profile.names import SAVED
 from shardwise.profile.result import OperationTime, Profile
+from shardwise.report.words import percent
 
 LEAST = 0.1  # share of a step from which an operation has a hint
 ALL_GATHER = "all_gather"
@@ -21,8 +23,10 @@ GATHERED = (
 COLLECTIVE = "which shardwise compare PLAN TRACE puts beside the plan"
 WAITING = "waiting for the slowest device"
 SHARED_CORES = "waiting for each other: devices of one CPU share its cores"
-FEW_TOKENS = (
-    "more than all products. If it updates the weights, a step has few tokens for so many weights"
+N_NAMES = 2  # operations that are named, the largest
+LEAST_CAST = 0.25  # share of the FLOPs of products; CPUs forget the casts of the forward pass
+FEW_FLOPS = (
+    200  # for an element that a step updates; 6 for each token of a batch, a third with Adam
 )
 
 
@@ -33,7 +37,7 @@ def hints(profile: Profile) -> Iterator[str]:
     >>> copy = OperationTime(
     ...     name="cache", phase="", category=COPY, count=1, seconds=0.2, share=0.9
     ... )
-    >>> _hint(copy, products_s=0.0, on_cpu=True).partition(",")[0]
+    >>> _hint(copy, on_cpu=True).partition(",")[0]
     'cache: 200 ms of copies'
     """
     undonated = profile.undonated_bytes or 0
@@ -42,7 +46,9 @@ def hints(profile: Profile) -> Iterator[str]:
             f"{units.show_bytes(undonated)} of arguments are returned updated, in other memory: "
             "donate them (donate_argnums of jax.jit)"
         )
-    products_s = sum(part.seconds for part in profile.categories if part.category == MATMUL)
+    yield from _cast_products(profile)
+    yield from _odd_dims(profile)
+    yield from _few_tokens(profile)
     waiting = {
         (part.name, part.phase): part.share for part in profile.operations if part.category == WAIT
     }
@@ -51,12 +57,69 @@ def hints(profile: Profile) -> Iterator[str]:
         if part.category == COMMUNICATION:  # devices wait for each other in it
             share += waiting.get((part.name, part.phase), 0.0)
         if share >= LEAST:
-            hint = _hint(part, products_s=products_s, on_cpu=profile.kind == "CPU")
+            hint = _hint(part, on_cpu=profile.kind == "CPU")
             if hint:
                 yield hint
+    yield from _remat(profile)
 
 
-def _hint(part: OperationTime, *, products_s: float, on_cpu: bool) -> str:
+def _cast_products(profile: Profile) -> Iterator[str]:
+    """Products in fp32 of arrays in 16 bits, if they are many."""
+    flops = sum(part.flops or 0.0 for part in profile.operations)
+    cast = [part for part in profile.operations if part.upcast_flops]
+    cast_flops = sum(part.upcast_flops for part in cast)
+    if cast_flops >= LEAST_CAST * flops > 0:
+        names = ", ".join(dict.fromkeys(part.name for part in cast[:N_NAMES]))
+        yield (
+            f"{names}: products in fp32 of arrays that are cast from 16 bits, at least "
+            f"{percent(cast_flops / flops)} of the FLOPs. Multiply them in their own dtype "
+            "(preferred_element_type=jnp.float32 accumulates in fp32)"
+        )
+
+
+def _few_tokens(profile: Profile) -> Iterator[str]:
+    """A step that updates more than it multiplies."""
+    products = [part for part in profile.operations if part.category == MATMUL]
+    is_training = any(part.phase == BACKWARD for part in products)
+    flops = sum(part.flops or 0.0 for part in products)
+    seconds = sum(part.seconds for part in products)
+    if not is_training or not profile.updated_elements or seconds > profile.compute_s / 2:
+        return
+    per_element = flops / profile.updated_elements
+    if per_element < FEW_FLOPS:
+        yield (
+            f"few tokens a step: its products do {per_element:,.0f} FLOPs for each element of "
+            "weights and optimizer that it updates. A larger batch does more of them for one update"
+        )
+
+
+def _odd_dims(profile: Profile) -> Iterator[str]:
+    """Products with a dim that does not fill the vectors of the device."""
+    parts = [part for part in profile.operations if part.category == MATMUL and part.odd_dim]
+    seconds = sum(part.seconds for part in parts)
+    if seconds >= LEAST * profile.step_s:
+        names = ", ".join(dict.fromkeys(part.name for part in parts[:N_NAMES]))
+        dim = max(part.odd_dim for part in parts)
+        yield (
+            f"{names}: {units.show_seconds(seconds)} of products with a dim of {dim:,}, which does "
+            "not fill the vectors of the device: pad it"
+        )
+
+
+def _remat(profile: Profile) -> Iterator[str]:
+    """Work that a step does again, where no plan says that it has to."""
+    parts = [part for part in profile.operations if part.phase == REMAT]
+    seconds = sum(part.seconds for part in parts)
+    if profile.plan or not profile.memory or seconds < LEAST * profile.step_s:
+        return
+    yield (
+        f"remat: {units.show_seconds(seconds)} computes arrays again. The program takes "
+        f"{units.show_bytes(profile.memory.bytes)} of a device; where there is more, save more "
+        "arrays (policy of jax.checkpoint)"
+    )
+
+
+def _hint(part: OperationTime, *, on_cpu: bool) -> str:
     """The sentence on an operation; empty if there is none."""
     text = f"{part.name}: {units.show_seconds(part.seconds)}"
     if part.category == COPY:
@@ -67,6 +130,4 @@ def _hint(part: OperationTime, *, products_s: float, on_cpu: bool) -> str:
         return f"{text} of {DISPLAY_NAMES.get(kind, kind)}, {reason}"
     if part.category == WAIT:
         return f"{text} of {SHARED_CORES if on_cpu else WAITING}"
-    if part.category == ELEMENTWISE and part.seconds > products_s:
-        return f"{text} of elementwise work, {FEW_TOKENS}"
     return ""

@@ -91,7 +91,7 @@ def test_the_screen_and_the_numbers(trace: Path, tmp_path: Path) -> None:
     assert set(document) == set(Profile.__dataclass_fields__)
     assert set(document["operations"][0]) == {
         "name", "phase", "category", "count", "seconds", "share",
-        "flops", "hbm_bytes", "roof_s", "roof", "collectives",
+        "flops", "hbm_bytes", "roof_s", "roof", "upcast_flops", "odd_dim", "collectives",
     }  # fmt: skip
     bars = json.loads(gzip.decompress(written.read_bytes()))["traceEvents"]
     assert sum(bar["name"] == "mlp.up" for bar in bars) >= STEPS

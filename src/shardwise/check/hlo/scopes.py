@@ -21,6 +21,7 @@ BLOCKS = ("attn", "mlp", "moe", "mamba")
 NAMES = ("embed", "unembed", "loss", "optimizer", "final_norm")
 
 BACKWARD = "backward"
+REMAT = "remat"
 
 _PROGRAM = re.compile(r"p?jit\([^()]*\)")
 _TRANSFORM = re.compile(r"(?:jvp|transpose|vmap|remat|checkpoint)\(([^()]*)\)")
@@ -84,9 +85,9 @@ def _innermost(path: str) -> str:
 
 def _phase(path: str) -> str:
     if "rematted_computation" in path:
-        return "remat"
+        return REMAT
     if "transpose(" in path or path.startswith("checkpoint/"):
-        return "backward"
+        return BACKWARD
     if "jvp(" not in path and "optimizer" in re.split(r"[/()]", path):
         return "update"
     return "forward"
