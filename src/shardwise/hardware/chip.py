@@ -265,6 +265,11 @@ class Chip:
         )
 
     @property
+    def shares_host(self) -> bool:
+        """Whether its devices are parts of one CPU, which they share."""
+        return self.kind == "cpu" and "scale_out.egress" not in self.figures
+
+    @property
     def figures(self) -> dict[str, Figure]:
         """Every number of this chip with its source, in the order of its file."""
         figures: dict[str, Figure] = {}

@@ -192,8 +192,7 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
             f"{chip.name} has no slices over DCN (*): write all its chips as one number."
         )
     domain = n_chips
-    is_one_host = chip.kind == "cpu" and "scale_out.egress" not in chip.figures
-    if chip.node and is_one_host and n_chips > chip.node.n_gpus:
+    if chip.node and chip.shares_host and n_chips > chip.node.n_gpus:
         raise BadShape(
             f"{chip.name}:{n_chips} has more devices than {chip.name} was measured as: "
             f"{chip.node.n_gpus}. shardwise hw measure {n_chips} -o FILE.toml measures this CPU as "

@@ -43,7 +43,16 @@ def planned_hardware(system: System) -> PlannedHardware:
         gpus_per_node=gpus_per_node,
         as_of=system.chip.as_of,
         figures=figures_of(system.chip),
+        measured_devices=_measured_devices(system),
     )
+
+
+def _measured_devices(system: System) -> int | None:
+    """Devices that a CPU was measured as, if they are more than those of the machine."""
+    node = system.chip.node
+    if not system.chip.shares_host or node is None or node.n_gpus <= system.n_chips:
+        return None
+    return node.n_gpus
 
 
 def topology_text(system: System) -> str:

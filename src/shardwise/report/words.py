@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from shardwise import units
+from shardwise.plan.schema.common import PlannedHardware
 from shardwise.strategy.mesh import INSIDE_OUT
 
 duration = units.show_seconds
@@ -88,3 +89,13 @@ def compiled_steps(n_compiled: int, n_steps: int) -> str:
     """In how many steps the host compiles: `a program is compiled in 5 of 5 steps (...)`."""
     steps = counted(n_steps, "step")
     return f"a program is compiled in {n_compiled:,} of {steps} (new shapes or a new function?)"
+
+
+def measured_as(hardware: PlannedHardware) -> Iterator[tuple[str, str]]:
+    """A label and a text: the rates are those of more devices, which shared a CPU."""
+    if hardware.measured_devices is not None:
+        yield (
+            "rates",
+            f"of {hardware.measured_devices} devices that share a CPU; fewer have more of it: "
+            f"shardwise hw measure {hardware.n_chips}",
+        )

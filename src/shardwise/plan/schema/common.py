@@ -45,6 +45,8 @@ class PlannedHardware:
         as_of: date of the chip's data.
         gpus_per_node: GPUs that the machine has in each node or rack; None on a torus.
         figures: path in the chip's file -> the value that the plan used, SI units.
+        measured_devices: of a CPU, the devices that shared it when it was measured, if they are
+            more than the machine has.
     """
 
     name: str
@@ -55,6 +57,7 @@ class PlannedHardware:
     as_of: str
     figures: dict[str, float]
     gpus_per_node: int | None = None
+    measured_devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from shardwise.report.words import (
     counted,
     dtypes_text,
     duration,
+    measured_as,
     mesh_text,
     percent,
     seconds_span,
@@ -123,6 +124,7 @@ def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
     if verbose or not plan.estimate.traffic:
         yield from _means(plan)
     yield "total", _total(plan)
+    yield from measured_as(plan.hardware)
 
 
 def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ from shardwise.report.words import (
     counted,
     duration,
     listed,
+    measured_as,
     mesh_text,
     percent,
     seconds_span,
@@ -62,6 +63,7 @@ def blocks(
         [
             *_excess(plan),
             *_not_trained(plan, any_layout_by),
+            *measured_as(plan.hardware),
             ("state", _state(plan)),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", [*_practice(plan)] or _alternatives(plan)),
