@@ -25,6 +25,7 @@ choices that work. An exception may report several problems.
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
@@ -135,7 +136,9 @@ def file_error(path: str | os.PathLike[str], error: OSError, result: str = "") -
     """
     name = os.fspath(path)
     shown = name if name.strip() else f'"{name}"'
-    return BadFile(f"{shown}: {error.strerror}. {result}".rstrip())
+    if error.errno == errno.EISDIR:
+        return BadFile(f"{shown} is a folder, and not a file. {result}".rstrip())
+    return BadFile(f"{shown}: {error.strerror or error}. {result}".rstrip())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -177,7 +177,7 @@ BAD = [
     ),
     ("plan llama3-70b v5e:2x2 --train --batch 4x4096", 3, "✗ does not fit: llama3-70b on v5e:2x2"),
     ("plan llama3-8b cpu:8 --train --batch 8x128", 2, "cpu has no figure for "),
-    (f"{SMALL} -o .", 2, "✗ .: Is a directory. Nothing was saved.\n"),
+    (f"{SMALL} -o .", 2, "✗ . is a folder, and not a file. Nothing was saved.\n"),
     (f"{SMALL} -o no/such/folder/plan.json", 2, "✗ no/such/folder/plan.json: No such file or"),
     # fit
     ("fit llama3-70b v5:4x2,hbm=16", 2, '✗ unknown chip "v5". Close: "v5e", "v5p", "v4"'),

@@ -183,7 +183,7 @@ def test_a_plan_brings_its_mesh_its_chip_and_its_einsums(plan_path: str) -> None
 
 BAD = [
     (["nothing.txt"], "nothing.txt: No such file"),
-    (["."], "Is a directory"),
+    (["."], "is a folder"),
     (["notes.txt"], "notes.txt is no HLO text: no line starts with HloModule"),
     (["stable.txt"], "lowered.compile().as_text()"),
     (["torn.txt"], "torn.txt: the text of the compiled program has no ENTRY"),

@@ -14,7 +14,7 @@ from shardwise.check.hlo.groups import replica_groups, source_target_pairs
 from shardwise.check.hlo.shape import Shape, parse_shapes
 from shardwise.check.hlo.source import parse_sources
 from shardwise.check.hlo.text import Computation, Instruction, Module, parse, parse_instruction
-from shardwise.errors import BadFile, BadInput, ShardwiseError, UnknownName
+from shardwise.errors import BadFile, BadInput, ShardwiseError, UnknownName, file_error
 
 _GZIP = b"\x1f\x8b"
 _INSTRUCTION_LINE = re.compile(r"^\s*(?:ROOT )?%?[\w.-]+ = \(?[a-z][a-z0-9]*\[")
@@ -36,9 +36,10 @@ def read_text(path: str) -> str:
         content = Path(path).read_bytes()
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadFile(f"{path}: {reason}.") from None
+    except (EOFError, ValueError, zlib.error) as error:
+        raise BadFile(f"{path}: {error}.") from None
+    except OSError as error:
+        raise file_error(path, error) from None
     return content.decode(errors="replace")
 
 

@@ -130,6 +130,8 @@ def run(
         most_waiting=most_waiting or DEFAULT.most_waiting,
     )
     ensure_listens(server)
+    if not json:
+        _say(f"loading {found.name} and compiling its programs ...\n")
     texts = texts_of_model(found)
     engine_options = replace(engine_options, prefill=prefill)
     if prefill_from:

@@ -263,9 +263,9 @@ def test_full_remat_names_the_whole_layer() -> None:
 def test_files_that_cannot_be_read_or_written(small: Plan, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"nothing\.json: No such file or directory\.$"):
         load(tmp_path / "nothing.json")
-    with pytest.raises(BadFile, match=r"Is a directory\.$"):
+    with pytest.raises(BadFile, match=r"is a folder, and not a file\.$"):
         load(tmp_path)
-    with pytest.raises(BadFile, match=r"Is a directory\. Nothing was saved\.$"):
+    with pytest.raises(BadFile, match=r"is a folder, and not a file\. Nothing was saved\.$"):
         write(small, tmp_path)
     with pytest.raises(BadFile, match=r"No such file or directory\. Nothing was saved\.$"):
         small.save(str(tmp_path / "none" / "plan.json"))
