@@ -34,6 +34,8 @@ from shardwise.check.notes import (
 )
 from shardwise.check.options import CompileOptions
 from shardwise.check.verdict import CheckedCollective, Difference, PlannedNumbers, Verdict
+from shardwise.estimate.serving.pass_time import activation_bytes
+from shardwise.estimate.serving.steady_state import prompts_per_pass
 from shardwise.hardware import System
 from shardwise.plan.collectives import STEPS
 from shardwise.plan.schema.common import Operation
@@ -187,18 +189,32 @@ def _operations(plan: ServingPlan, step: str) -> list[Operation]:
 
 
 def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
-    """The plan's numbers in the verdict on one step."""
+    """The plan's numbers in the verdict on one step.
+
+    A plan keeps memory for the largest pass that a scheduler makes; a step's program is smaller,
+    and is compared with the memory that a pass of its size takes by the same formula. HBM bytes
+    are those of weights and cache, which the plan lists, and in a prefill those of activations,
+    which are too many for caches.
+    """
     estimate = plan.estimate
-    memory = estimate.memory_bytes_per_chip
+    deployment = rebuild(plan)[1]
+    server = deployment.server
+    batch = deployment.batch
     step_s = estimate.decode.step_s
-    if step == "prefill":
-        memory = estimate.prefill_memory_bytes_per_chip or memory
-        step_s = estimate.prefill.step_s
+    load = server.decode_load(batch)
     step_operations = _operations(plan, step)
+    hbm_bytes = sum(op.hbm_bytes for op in step_operations)
+    if step == "prefill":
+        server = deployment.prefill_server or server
+        batch = int(prompts_per_pass(server.engine)) if deployment.prefill_server else batch
+        step_s = estimate.prefill.step_s
+        load = server.prefill_load
+        hbm_bytes += activation_bytes(server.engine, load)
+    tokens = load.rows / prompts_per_pass(server.engine)
     return PlannedNumbers(
-        peak_bytes=memory.total,
+        peak_bytes=int(server.memory(batch, tokens).total),
         flops=sum(op.flops for op in step_operations),
-        hbm_bytes=sum(op.hbm_bytes for op in step_operations),
+        hbm_bytes=hbm_bytes,
         step_s=step_s,
     )
 

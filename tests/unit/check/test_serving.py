@@ -10,7 +10,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.check.compiling.environment import installed_compilers
-from shardwise.check.serving import ServingVerdict
+from shardwise.check.serving import ServingVerdict, planned_numbers
 from shardwise.cli import main
 from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
@@ -35,6 +35,17 @@ def verdict(tmp_path_factory: pytest.TempPathFactory) -> ServingVerdict:
     found = sw.check(planned(tensor=4, kv="batch"), trace=trace, cache=False)
     assert json.loads(trace.read_text())["traceEvents"]
     return found
+
+
+def test_a_step_is_compared_with_the_memory_of_its_own_pass() -> None:
+    """A plan has room for a pass of 8,192 tokens; a decode step has 8, a prefill 256."""
+    plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), JOB, {"tensor": 4})
+    kept = plan.estimate.memory_bytes_per_chip.total
+    decode, prefill = (planned_numbers(plan, step).peak_bytes for step in ("decode", "prefill"))
+    # Three residuals, and a quarter of the hidden layer and of the heads, twice, in 2 bytes.
+    width = 2 * (3 * 512 + (2 * 1024 + 2 * 4 * 128) / 4)
+    assert kept - decode == pytest.approx((8192 - 8) * width, abs=2)
+    assert kept - prefill == pytest.approx((8192 - 256) * width, abs=2)
 
 
 @needs_tpu

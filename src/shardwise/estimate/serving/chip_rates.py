@@ -29,6 +29,7 @@ from shardwise.ops.program import Matmul
 from shardwise.workload import Serve
 
 HALF_PRECISION = ("bf16", "fp16")
+ACTIVATION_BYTES = 2.0  # bytes per element
 HEAD_BYTES = 2.0  # bytes per parameter of the unembedding, which stays in 16 bits
 # Rows of the smallest tile: M of mma.m16n8k16. Kernels with wgmma transpose a matmul with few rows,
 # so that they become its columns.
@@ -183,10 +184,7 @@ class ServeRates:
         n_bytes = weight_elements * (HEAD_BYTES if head else self.weight_bytes)
         if self.ideal:
             return n_bytes
-        local = matmul.program.local
-        activations = local.left.local_elements(sizes, mesh)
-        activations = activations + local.output.local_elements(sizes, mesh)
-        return n_bytes + 2.0 * activations
+        return n_bytes + input_and_output_bytes(matmul, sizes, mesh)
 
     def _matmul_flops_per_s(
         self,
@@ -262,3 +260,12 @@ class ServeRates:
         row_tile = ROW_TILE if self._has_matrix_units else 1
         row_fill = m / (row_tile * maximum(1.0, -(-m // row_tile)))
         return maximum(minimum(row_fill, 0.5), tile_efficiency(m, n, self._n_sms, groups) * depth)
+
+
+def input_and_output_bytes(
+    matmul: Matmul, sizes: Mapping[str, Num], mesh: Mapping[str, Num]
+) -> Num:
+    """Bytes of the activations that one occurrence of a matmul reads and writes on a chip."""
+    local = matmul.program.local
+    inputs = local.left.local_elements(sizes, mesh)
+    return ACTIVATION_BYTES * (inputs + local.output.local_elements(sizes, mesh))

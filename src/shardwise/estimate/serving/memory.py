@@ -34,6 +34,7 @@ def engine_memory(
     capacity: float,
     *,
     ideal: bool = False,
+    pass_tokens: float = MAX_PASS_TOKENS,
 ) -> Memory:
     """Memory of the fullest chip of an engine that holds `batch` sequences of `job.context` tokens.
 
@@ -44,6 +45,7 @@ def engine_memory(
         batch: number of sequences in the engine.
         capacity: HBM of a chip, bytes.
         ideal: whether to count only weights and KV cache, as the book does.
+        pass_tokens: tokens of the largest pass, on each shard of the batch.
     """
     kv_cache = batch * cache_bytes(config, form, mesh, job)
     weights = weights_bytes(config, form, mesh, job)
@@ -53,7 +55,7 @@ def engine_memory(
         weights=weights,
         kv_cache=kv_cache,
         other=engine_overhead(job.engine).runtime_bytes
-        + _activation_bytes(config, mesh)
+        + _activation_bytes(config, mesh, pass_tokens)
         + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
         margin=_unused_bytes(job, weights, capacity),
@@ -138,12 +140,12 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
 
 
-def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num]) -> Num:
+def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num], pass_tokens: float) -> Num:
     """Bytes of activations on one chip in the largest pass; they live for one layer only.
 
     Each shard of the batch has a scheduler and passes of its own.
     """
-    rows = MAX_PASS_TOKENS / mesh["context"]
+    rows = pass_tokens / mesh["context"]
     d_ff = config.d_ff
     d_routed = 0
     if config.moe:

@@ -9,7 +9,11 @@ from shardwise.arrays import Num, maximum, minimum, where
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
 from shardwise.estimate.serving.attention import attention_items, attention_time
-from shardwise.estimate.serving.chip_rates import ServeRates
+from shardwise.estimate.serving.chip_rates import (
+    ACTIVATION_BYTES,
+    ServeRates,
+    input_and_output_bytes,
+)
 from shardwise.estimate.serving.compiled_shapes import CompiledShapes
 from shardwise.estimate.serving.extra_traffic import batch_shards, extra_traffic, local_rows
 from shardwise.estimate.serving.launches import elementwise_bytes, kernel_launches
@@ -19,7 +23,6 @@ from shardwise.estimate.serving.priced_engine import PricedEngine
 from shardwise.formulas.experts import hit_share, skewed_hit_share
 from shardwise.ops.program import Matmul, Transfer
 
-ACTIVATION_BYTES = 2.0
 LOGIT_BYTES = 4.0
 # Fields of `PassTime` that are seconds.
 ADDED = (
@@ -142,6 +145,21 @@ def pass_items(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
         yield from attention_items(engine, part)
         yield from head_matmuls(engine, part)
         yield from collectives(engine, part)
+
+
+def activation_bytes(engine: PricedEngine, load: Load) -> Num:
+    """Bytes of activations that matmuls and element-wise kernels move on the busiest chip.
+
+    Operations at peak rates leave them out.
+    """
+    matmuls = [(matmul, load.rows) for matmul in engine.program.matmuls]
+    matmuls += [(matmul, load.head_rows) for matmul in engine.program.head_matmuls]
+    rows = local_rows(engine.layout, engine.mesh, load.rows)
+    total = rows * elementwise_bytes(engine.config, engine.mesh["tensor"])
+    for matmul, n_rows in matmuls:
+        sizes = {**matmul.sizes, "B": n_rows}
+        total = total + matmul.count * input_and_output_bytes(matmul, sizes, engine.mesh)
+    return total
 
 
 def programs(rates: ServeRates, load: Load) -> list[Load]:

@@ -7,9 +7,7 @@ from dataclasses import fields, replace
 
 from shardwise import units
 from shardwise.errors import BadInput, NotDivisible, raise_all
-from shardwise.estimate.serving.load import decode_load, prefill_load
 from shardwise.estimate.serving.overhead import engine_problems
-from shardwise.estimate.serving.steady_state import in_flight, prompts_per_pass
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.arguments import check_types
@@ -219,16 +217,11 @@ def _record_plan(request: rank.Request, ranking: rank.Ranking) -> serving.Servin
 
 def _operations(chosen: Candidate) -> tuple[Operation, ...]:
     """The operations of a decoding pass and of a prefill pass."""
-    job = chosen.job
-    decode_engine = chosen.server.ideal
-    prefill_engine = (chosen.prefill_server or chosen.server).ideal
-    n_sequences = in_flight(decode_engine, chosen.batch)
-    decode_pass = decode_load(n_sequences, job.mean_context, 1 + job.drafted)
-    n_cached = job.prompt_tokens - job.fresh_tokens
-    prefill_pass = prefill_load(prompts_per_pass(prefill_engine), job.prompt_tokens, n_cached)
+    prefill_server = chosen.prefill_server or chosen.server
+    decode_pass = chosen.server.decode_load(chosen.batch)
     return (
-        *operations(decode_engine, decode_pass, "decode"),
-        *operations(prefill_engine, prefill_pass, "prefill"),
+        *operations(chosen.server.ideal, decode_pass, "decode"),
+        *operations(prefill_server.ideal, prefill_server.prefill_load, "prefill"),
     )
 
 

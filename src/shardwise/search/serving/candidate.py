@@ -9,7 +9,8 @@ from shardwise.estimate.chip_memory import Memory, capacity_bytes
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
-from shardwise.estimate.serving.memory import engine_memory, max_batch
+from shardwise.estimate.serving.load import Load, decode_load, prefill_load
+from shardwise.estimate.serving.memory import MAX_PASS_TOKENS, engine_memory, max_batch
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import (
     SteadyState,
@@ -84,8 +85,12 @@ class Server:
         )
         return int(limit) // self.batch_unit * self.batch_unit
 
-    def memory(self, batch: int) -> Memory:
-        """Memory of the fullest chip of an engine that holds `batch` sequences."""
+    def memory(self, batch: int, pass_tokens: float = MAX_PASS_TOKENS) -> Memory:
+        """Memory of the fullest chip of an engine that holds `batch` sequences.
+
+        Args:
+            pass_tokens: tokens of the largest pass, on each shard of the batch.
+        """
         return engine_memory(
             self.config,
             self.layout,
@@ -94,13 +99,17 @@ class Server:
             batch,
             capacity_bytes(self.rates.chip),
             ideal=self.rates.ideal,
+            pass_tokens=pass_tokens,
         )
 
     def decode(self, batch: int, *, ideal: bool = False) -> PassTime:
         """Time of one decoding pass of an engine that holds `batch` sequences."""
-        engine = self._ideal_or_expected(ideal=ideal)
-        n_sequences = in_flight(engine, batch)
-        return engine.decode(n_sequences, self.job.mean_context, 1 + self.job.drafted)
+        return self._ideal_or_expected(ideal=ideal).pass_time(self.decode_load(batch))
+
+    def decode_load(self, batch: int) -> Load:
+        """Sequences and tokens of one decoding pass of an engine that holds `batch` sequences."""
+        n_sequences = in_flight(self.engine, batch)
+        return decode_load(n_sequences, self.job.mean_context, 1 + self.job.drafted)
 
     def per_token(self, seconds: float) -> float:
         """Seconds per output token of a sequence, where one decoding pass takes `seconds`.
@@ -112,10 +121,14 @@ class Server:
 
     def prefill(self, *, ideal: bool = False) -> PassTime:
         """Time of a prefill pass of an idle engine, with one prompt on each shard of its batch."""
+        return self._ideal_or_expected(ideal=ideal).pass_time(self.prefill_load)
+
+    @property
+    def prefill_load(self) -> Load:
+        """Tokens of one prefill pass of an idle engine."""
         job = self.job
-        engine = self._ideal_or_expected(ideal=ideal)
-        n_prompts = prompts_per_pass(engine)
-        return engine.prefill(n_prompts, job.prompt_tokens, job.prompt_tokens - job.fresh_tokens)
+        n_prompts = prompts_per_pass(self.engine)
+        return prefill_load(n_prompts, job.prompt_tokens, job.prompt_tokens - job.fresh_tokens)
 
     def _ideal_or_expected(self, *, ideal: bool) -> Engine:
         if ideal:
