@@ -5,6 +5,10 @@ const PLAIN = ["model", "hardware", "kind", "batch", "seq", "tokens", "dtype", "
 const NUMBERS = new Set(["batch", "seq", "tokens", "prompt", "output", "rate", "tpot_s", "ttft_s"]);
 const GROUPS = { mesh: "strategy", set: "words", x: "factors" };
 
+const VIEW = "view";
+export const PLAN = "plan";  // the first of the tabs
+export const VIEWS = { [PLAN]: "Plan", live: "Live run", compare: "Compare" };
+
 /** A number, or the text if it is none. */
 const number = (text) => (text.trim() && Number.isFinite(Number(text)) ? Number(text) : text);
 
@@ -30,9 +34,22 @@ export function toHash(question) {
 export const addressOf = (frame) =>
   toHash(frame.searched ? { ...frame.question, strategy: null } : frame.question);
 
+/** The tab that an address opens. */
+export function viewOf(hash) {
+  const view = new URLSearchParams(hash.replace(/^#/, "")).get(VIEW);
+  return Object.hasOwn(VIEWS, view) ? view : PLAN;
+}
+
+/** An address with another tab; that of the plan is left out. */
+export function withView(hash, view) {
+  const question = hash.replace(/[#&]view=[^&]*/, "") || "#";
+  return view === PLAN ? question : `${question}${question === "#" ? "" : "&"}${VIEW}=${view}`;
+}
+
 /** The question of an address, null if it has none. What is wrong in it is left for the server to refuse. */
 export function fromHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  parts.delete(VIEW);
   if (![...parts.keys()].length) return null;
   const question = {};
   for (const [key, value] of parts) {

@@ -50,6 +50,7 @@ export function Live({ records, problem }) {
     Plot.areaY(shown.filter((r) => r.lower != null && r.upper != null), { x: "step", y1: "lower",
       y2: "upper", fill: "#009e73", fillOpacity: 0.2 }),
     Plot.line(shown.filter((r) => r.step_s != null), { x: "step", y: "step_s", stroke: "#0072b2" })] };
+  const has = (name) => records.some((record) => record[name] != null);
   const tail = records.slice(-MOST_ROWS).reverse();
   return html`<${Pane} id="live" title=${`Live run: step ${last.step} of ${last.steps ?? "?"}`}>
     ${problem && html`<p class="problem">${problem}</p>`}
@@ -62,8 +63,11 @@ export function Live({ records, problem }) {
       ${last.eta_s != null && html`<li>left <strong>${seconds(last.eta_s)}</strong></li>`}
     </ul>
     <div class="figures">
-      <figure><h3>Loss</h3><${Drawn} label="Loss by step" options=${loss} /></figure>
-      <figure><h3>Step time</h3><${Drawn} label="Seconds of a step, within the planned band" options=${times} />
+      <figure><h3>Loss</h3>${has("loss")
+        ? html`<${Drawn} label="Loss by step" options=${loss} />` : html`<p>No record has a loss.</p>`}</figure>
+      <figure><h3>Step time</h3>${has("step_s")
+        ? html`<${Drawn} label="Seconds of a step, within the planned band" options=${times} />`
+        : html`<p>No record has step_s, the seconds of a step.</p>`}
         <figcaption>The band is planned: all communication hidden to none hidden.</figcaption></figure>
     </div>
     <${Twin} caption=${`the last ${tail.length} steps`} head=${["step", "loss", "time", "planned", "MFU"]}

@@ -3,7 +3,7 @@
 import { render } from "preact";
 import { html } from "htm/preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { addressOf, fromHash, toHash } from "./address.js";
+import { addressOf, fromHash, PLAN, toHash, viewOf, VIEWS, withView } from "./address.js";
 import { Charts } from "./charts.js";
 import { Compare } from "./comparison.js";
 import { Inputs, mendable } from "./inputs.js";
@@ -80,7 +80,8 @@ function App() {
   const [busy, wait] = useState(false);
   const [curves, setCurves] = useState(frozen ? frozen.curves : {});
   const [open, setOpen] = useState("");
-  const [tab, turn] = useState(frozen && !frozen.frame ? (frozen.comparison ? "compare" : "live") : "plan");
+  const [tab, turn] = useState(frozen && !frozen.frame ? (frozen.comparison ? "compare" : "live")
+    : frozen ? PLAN : viewOf(location.hash));
   const [aimed, aim] = useState("");  // the slider under the pointer, or with the focus
   const [pinned, pin] = useState(null);
   const [hasRun, setRun] = useState(Boolean(frozen && frozen.run));
@@ -96,10 +97,17 @@ function App() {
     const count = nMoves.current;
     return () => nMoves.current === count;
   };
+  const view = useRef(tab);  // for an address that is entered later
   const enter = (hash) => {
-    ownHash.current = hash;
-    history[isStep.current ? "pushState" : "replaceState"](null, "", hash);
+    ownHash.current = withView(hash, view.current);
+    history[isStep.current ? "pushState" : "replaceState"](null, "", ownHash.current);
     isStep.current = false;
+  };
+  const turnTo = (name) => {
+    turn(name);
+    view.current = name;
+    if (!frozen) history.replaceState(null, "", withView(location.hash, name));
+    if (ownHash.current) ownHash.current = location.hash;
   };
   const ask = useMemo(() => server.newestOnly(async ({ question, isSearch, isLink, at, step }, isNewer) => {
     try {
@@ -133,6 +141,8 @@ function App() {
     if (frozen) return undefined;
     const fromAddress = () => {
       if (location.hash === ownHash.current) return;
+      view.current = viewOf(location.hash);
+      turn(view.current);
       const question = fromHash(location.hash);
       if (question) { wait(true); ask({ question, isSearch: true, isLink: true, at: 0 }); }
     };
@@ -215,7 +225,7 @@ function App() {
   };
   const openNumber = (name) => {
     setOpen(name);
-    turn("plan");
+    turnTo(PLAN);
     setTimeout(() => {
       const details = document.getElementById(`number-${name}`);
       if (details) { details.open = true; details.scrollIntoView({ block: "center" }); details.querySelector("summary").focus(); }
@@ -229,12 +239,12 @@ function App() {
   const reasons = useMemo(() => frame && html`<${Reasons} frame=${frame} open=${open} />`, [frame, open]);
   const inputs = frame ? { question: frame.question, sliders: frame.sliders }
     : refused && defaults.kind && { ...mendable(refused, defaults), sliders: [] };
-  const tabs = [["plan", "Plan"], ["live", "Live run"], ["compare", "Compare"]].filter(([name]) =>
+  const tabs = Object.entries(VIEWS).filter(([name]) =>
     !frozen || (name === "plan" && frame) || (name === "live" && frozen.run) || (name === "compare" && frozen.comparison));
   return html`<${Patterns} />
     <${Answer} frame=${frame} refused=${refused} problems=${problems} busy=${busy} onOpen=${openNumber} />
     ${tabs.length > 1 && html`<nav aria-label="views">${tabs.map(([name, title]) => html`<button type="button"
-      aria-current=${tab === name ? "page" : undefined} onClick=${() => turn(name)}>${title}</button>`)}</nav>`}
+      aria-current=${tab === name ? "page" : undefined} onClick=${() => turnTo(name)}>${title}</button>`)}</nav>`}
     <main>
       ${tab === "plan" && inputs && html`<div class="panes">
         <${Inputs} ...${inputs} names=${names} frozen=${Boolean(frozen)} curves=${curves}

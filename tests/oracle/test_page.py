@@ -148,6 +148,26 @@ def test_back_undoes_moves_in_a_row_at_once(page: Page, address: str) -> None:
     assert page.problems == []
 
 
+def test_a_link_opens_the_tab_that_it_was_taken_in(
+    chromium: Browser, page: Page, address: str
+) -> None:
+    show(page, address + SMALL)
+    plan = page.run("location.hash")
+    click(page, "Compare")
+    link = page.run("location.hash")
+    assert link == f"{plan}&view=compare"
+    other = chromium.page()
+    other.go(address + link)
+    other.wait("Boolean(document.querySelector('#compare'))")
+    click(other, "Plan")
+    other.wait("document.querySelectorAll('#reasons .number').length > 0")
+    assert other.run("location.hash") == plan
+    other.close()
+    page.go(f"{address}#view=live")
+    page.wait("Boolean(document.querySelector('#live'))")
+    assert page.problems == []
+
+
 def test_a_mesh_of_one_chip_is_a_link(page: Page, address: str) -> None:
     page.go(f"{address}#model=llama3.2-1b&hardware=h100:1&batch=1&seq=512&mesh.tensor=1")
     page.wait("document.querySelectorAll('#reasons .number').length > 0")

@@ -117,7 +117,9 @@ def _of_work(question: Question, inputs: Inputs, plan: AnyPlan) -> Iterator[Slid
     job = inputs.job
     if isinstance(job, Train) and isinstance(plan, Plan):
         shards = data_shards(plan.strategy.mesh)
-        yield _plain("batch", "batch, sequences", job.batch, [n * shards for n in BATCHES])
+        batches = [n * shards for n in BATCHES]
+        larger = [n * job.batch for n in (2, 4) if n * job.batch > batches[-1]]
+        yield _plain("batch", "batch, sequences", job.batch, [*batches, *larger])
         lengths = _lengths(inputs, job, plan)
         yield _plain("seq", "sequence, tokens", job.seq, lengths)
     elif isinstance(job, Serve) and not isinstance(plan, Plan):
@@ -231,8 +233,8 @@ def _of_words(plan: Plan) -> Iterator[Slider]:
     sizes = [n for n in divisors(sequences) if n <= BATCHES[-1]]
     yield _slider("words", "micro_batch", "microbatch, sequences", strategy.micro_batch, sizes)
     yield _slider("words", "remat", "recompute", strategy.remat, [*REMAT_POLICIES])
-    if strategy.mesh["data"] > 1 or strategy.mesh["fsdp"] > 1:
-        yield _slider("words", "zero", "ZeRO stage", strategy.zero, [0, 1, 2, 3])
+    if strategy.mesh["data"] > 1 and strategy.mesh["fsdp"] == 1:  # fsdp is ZeRO-3
+        yield _slider("words", "zero", "ZeRO stage", strategy.zero, [0, 1, 2])
     if strategy.mesh["pipe"] > 1:
         schedules = [name for name in words()["schedule"] if name != "none"]
         yield _slider("words", "schedule", "pipeline schedule", strategy.schedule, schedules)

@@ -42,6 +42,18 @@ def test_the_stops_of_mesh_axes_are_legal_and_use_every_chip() -> None:
             answer(read(moved, NOTHING_LOCAL))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "stops"), [({"data": 8}, [0, 1, 2]), ({"fsdp": 8}, None), ({"tensor": 8}, None)]
+)
+def test_the_stages_of_zero_are_those_of_the_axes(
+    strategy: dict[str, int], stops: list[int] | None
+) -> None:
+    question = msgspec.structs.replace(TRAINING, strategy=strategy)
+    shown = {slider["name"]: slider for slider in frame(question, NOTHING_LOCAL)["sliders"]}
+    assert (shown["zero"]["stops"] if "zero" in shown else None) == stops
+    assert max(shown["batch"]["stops"]) >= 2 * question.batch
+
+
 @pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_a_curve_has_a_point_for_each_stop_and_passes_through_the_answer(
     question: Question,
