@@ -191,10 +191,10 @@ def _operations(plan: ServingPlan, step: str) -> list[Operation]:
 def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
     """The plan's numbers in the verdict on one step.
 
-    A plan keeps memory for the largest pass that a scheduler makes; a step's program is smaller,
-    and is compared with the memory that a pass of its size takes by the same formula. HBM bytes
-    are those of weights and cache, which the plan lists, and in a prefill those of activations,
-    which are too many for caches.
+    A plan keeps memory for the largest pass that a scheduler makes, or with --peak for none; a
+    step's program is compared with the memory of a pass of its own size. HBM bytes are those of
+    weights and cache, which the plan lists, and in a prefill those of activations, which are too
+    many for caches.
     """
     estimate = plan.estimate
     deployment = rebuild(plan)[1]
@@ -210,9 +210,8 @@ def planned_numbers(plan: ServingPlan, step: str) -> PlannedNumbers:
         step_s = estimate.prefill.step_s
         load = server.prefill_load
         hbm_bytes += activation_bytes(server.engine, load)
-    tokens = load.rows / prompts_per_pass(server.engine)
     return PlannedNumbers(
-        peak_bytes=int(server.memory(batch, tokens).total),
+        peak_bytes=server.program_bytes(batch, load),
         flops=sum(op.flops for op in step_operations),
         hbm_bytes=hbm_bytes,
         step_s=step_s,

@@ -34,7 +34,6 @@ def engine_memory(
     capacity: float,
     *,
     ideal: bool = False,
-    pass_tokens: float = MAX_PASS_TOKENS,
 ) -> Memory:
     """Memory of the fullest chip of an engine that holds `batch` sequences of `job.context` tokens.
 
@@ -45,7 +44,6 @@ def engine_memory(
         batch: number of sequences in the engine.
         capacity: HBM of a chip, bytes.
         ideal: whether to count only weights and KV cache, as the book does.
-        pass_tokens: tokens of the largest pass, on each shard of the batch.
     """
     kv_cache = batch * cache_bytes(config, form, mesh, job)
     weights = weights_bytes(config, form, mesh, job)
@@ -55,11 +53,32 @@ def engine_memory(
         weights=weights,
         kv_cache=kv_cache,
         other=engine_overhead(job.engine).runtime_bytes
-        + _activation_bytes(config, mesh, pass_tokens)
+        + _activation_bytes(config, mesh, MAX_PASS_TOKENS)
         + batch * _logit_bytes(config, form, mesh),
         capacity=capacity,
         margin=_unused_bytes(job, weights, capacity),
     )
+
+
+def program_bytes(
+    config: ModelConfig,
+    form: ServeForm,
+    mesh: Mapping[str, Num],
+    job: Serve,
+    batch: Num,
+    pass_tokens: Num,
+) -> Num:
+    """Bytes that the program of one pass takes on the fullest chip, all activations counted.
+
+    An engine keeps memory for larger passes, and for its libraries.
+
+    Args:
+        batch: number of sequences in the engine's cache.
+        pass_tokens: tokens of the pass, on each shard of the batch.
+    """
+    kept = batch * (cache_bytes(config, form, mesh, job) + _logit_bytes(config, form, mesh))
+    activations = _activation_bytes(config, mesh, pass_tokens)
+    return weights_bytes(config, form, mesh, job) + kept + activations
 
 
 def _unused_bytes(job: Serve, weights: Num, capacity: float) -> Num:
@@ -140,7 +159,7 @@ def cache_bytes(config: ModelConfig, form: ServeForm, mesh: Mapping[str, Num], j
     return total * ceil_div(config.n_layers, mesh["pipe"]) / config.n_layers
 
 
-def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num], pass_tokens: float) -> Num:
+def _activation_bytes(config: ModelConfig, mesh: Mapping[str, Num], pass_tokens: Num) -> Num:
     """Bytes of activations on one chip in the largest pass; they live for one layer only.
 
     Each shard of the batch has a scheduler and passes of its own.

@@ -10,7 +10,7 @@ from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.estimate.serving.engine import Engine
 from shardwise.estimate.serving.load import Load, decode_load, prefill_load
-from shardwise.estimate.serving.memory import MAX_PASS_TOKENS, engine_memory, max_batch
+from shardwise.estimate.serving.memory import engine_memory, max_batch, program_bytes
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import (
     SteadyState,
@@ -85,12 +85,8 @@ class Server:
         )
         return int(limit) // self.batch_unit * self.batch_unit
 
-    def memory(self, batch: int, pass_tokens: float = MAX_PASS_TOKENS) -> Memory:
-        """Memory of the fullest chip of an engine that holds `batch` sequences.
-
-        Args:
-            pass_tokens: tokens of the largest pass, on each shard of the batch.
-        """
+    def memory(self, batch: int) -> Memory:
+        """Memory of the fullest chip of an engine that holds `batch` sequences."""
         return engine_memory(
             self.config,
             self.layout,
@@ -99,8 +95,13 @@ class Server:
             batch,
             capacity_bytes(self.rates.chip),
             ideal=self.rates.ideal,
-            pass_tokens=pass_tokens,
         )
+
+    def program_bytes(self, batch: int, load: Load) -> int:
+        """Bytes that the program of one pass takes on the fullest chip."""
+        layout = self.layout
+        tokens = load.rows / prompts_per_pass(self.engine)
+        return int(program_bytes(self.config, layout, layout.sizes, self.job, batch, tokens))
 
     def decode(self, batch: int, *, ideal: bool = False) -> PassTime:
         """Time of one decoding pass of an engine that holds `batch` sequences."""
