@@ -55,7 +55,8 @@ def test_both_steps_send_what_is_planned(verdict: ServingVerdict, step: str) -> 
     assert (found.compiler, found.fits) == ("tpu", True)
     # Of so small a model what plans leave out counts: scales of weights, copies of queries.
     assert found.verdict == "differs"
-    assert {"memory", "time"} <= {deviation.quantity for deviation in found.deviations}
+    differing = {deviation.quantity for deviation in found.deviations}
+    assert differing >= ({"memory", "time"} if step == "decode" else {"time"})
     rows = {(r.role, r.kind): r for r in found.collectives}
     sums = rows["tensor", "all_reduce"]
     assert sums.planned_n == 2 * MODEL.n_layers + 1
