@@ -184,6 +184,13 @@ def read(
             f"token dispatcher {dispatcher}: tokens are planned to reach their experts by an "
             "AllToAll of the network, and export writes alltoall."
         )
+    expert_ranks = degree * int(expert_tensor or tensor)
+    if expert_ranks < tensor:
+        notes.append(
+            f"the experts are shared by {expert_ranks} ranks, and each group of {tensor} tensor "
+            f"ranks has {tensor // expert_ranks} copies; the plan shares them among all {tensor}, "
+            "which takes less memory than the run needs."
+        )
     dtypes, dtype_notes = _dtypes(values)
     comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
     return TrainingLaunch(

@@ -55,7 +55,7 @@ def training_plan(
             f"Name a machine of {launch.n_chips:,} chips."
         )
     mesh = launch.mesh(system.n_chips)
-    choices = launch.choices(mesh, n_layers)
+    choices = launch.choices(mesh, n_layers, has_experts=model.is_moe)
     if batch:  # another batch has other microbatches
         choices.pop("n_microbatches", None)
     compute = launch.compute or "bf16"
@@ -147,7 +147,7 @@ def serving_plan(
     tokens = context or launch.context
     if not tokens:
         raise BadInput("the file does not say the longest sequence. Add --context N.")
-    launch = engine_on_chips(launch, chip_of(machine))
+    launch = engine_on_chips(launch.on(model), chip_of(machine))
     _check_cache_ranks(launch, model)
     if isinstance(machine, System):
         _check_replicas(launch, machine)
@@ -166,7 +166,9 @@ def serving_plan(
             compute=usual_compute(weights, chip),
             drafted=launch.drafted,
         )
-        return serving_build.plan(model, machine, job, launch.choices(mesh))
+        return serving_build.plan(
+            model, machine, job, launch.choices(mesh, has_experts=model.is_moe)
+        )
 
     try:
         plan = planned(batch or launch.batch)
