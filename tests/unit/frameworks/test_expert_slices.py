@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import shardwise as sw
+from shardwise.cli.inputs import parse_fixed
 from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from tests.unit.frameworks import plans
 
 VLLM = "vllm serve mistralai/Mixtral-8x7B-v0.1 --max-model-len 4096 --max-num-seqs 64"
 SGLANG = (
@@ -106,3 +110,16 @@ def test_copies_of_experts_within_a_tensor_group_are_said() -> None:
     text = MEGATRON.replace("--bf16", "--bf16 --expert-tensor-parallel-size 1")
     notes = registry.read(text, "a.sh").launch.notes
     assert any("each group of 4 tensor ranks has 2 copies" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["whole-experts", "sharded-experts"])
+def test_the_own_command_makes_the_same_plan_again(name: str) -> None:
+    plan = plans.training(name)
+    command = re.search(r"--mesh (\S+)", registry.export(plan, "slurm").text)
+    assert command
+    choices = parse_fixed(command[1])
+    sizes = {role: int(choices.pop(role)) for role in sw.Mesh().sizes if role in choices}
+    job = sw.Train(batch=256, seq=4096, remat="full")
+    work = (sw.model(plan.model.name), sw.hardware(plan.hardware.name), job)
+    again = sw.evaluate(*work, sw.Mesh(**sizes), choices)
+    assert again.layout.expert_tensor == plan.layout.expert_tensor
