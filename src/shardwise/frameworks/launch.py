@@ -95,8 +95,7 @@ class TrainingLaunch(Launch):
         n_layers, n_experts: layers of the model and experts of a layer, if the file says so.
         offload: arrays in host memory.
         expert_tensor: tensor shards of an expert; None for those of dense layers.
-        layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
-            follows once the model is known.
+        chunks: (layers, stages) -> `virtual`, where the file gives the layers of a chunk instead.
         precision: one of `PRECISIONS`.
         of_model: model -> the remat policy (or parts, separated by commas) and notes, where the
             file's words for it depend on the model's layers.
@@ -114,7 +113,7 @@ class TrainingLaunch(Launch):
     zero: int | None = None
     schedule: str | None = None
     virtual: int | None = None
-    layers_per_chunk: int | None = None
+    chunks: Callable[[int, int], int] | None = None
     remat: str | None = None
     of_model: Callable[[ModelConfig], tuple[str | None, list[str]]] | None = None
     context_kind: str | None = None
@@ -146,21 +145,30 @@ class TrainingLaunch(Launch):
         """The choices that a search has to keep, by the names of `sw.plan(..., fixed)`."""
         choices: dict[str, int | str] = dict(mesh.sizes)
         choices |= _expert_choice(mesh, self.expert_tensor, has_experts=has_experts)
-        virtual = self.virtual
-        if virtual is None and self.layers_per_chunk and mesh.pipe > 1:
-            virtual = max(1, n_layers // (mesh.pipe * self.layers_per_chunk))
+        schedule, virtual = None, None
+        if mesh.pipe > 1:
+            schedule, virtual = self._pipeline(n_layers, mesh.pipe)
         optional = {
             "micro_batch": self.micro_batch,
             "n_microbatches": self.n_microbatches,
             "zero": self._zero(mesh),
-            "schedule": self.schedule if mesh.pipe > 1 else None,
-            "virtual": virtual if self.schedule == "interleaved" else None,
+            "schedule": schedule,
+            "virtual": virtual,
             "remat": self.remat,
             "context_kind": self.context_kind if mesh.context > 1 else None,
             "loss_chunks": self.loss_chunks,
         }
         choices.update({name: value for name, value in optional.items() if value is not None})
         return choices
+
+    def _pipeline(self, n_layers: int, n_stages: int) -> tuple[str | None, int | None]:
+        """The schedule and its chunks; an interleaved one with a single chunk is 1F1B."""
+        if self.schedule != "interleaved":
+            return self.schedule, None
+        n_chunks = self.virtual
+        if n_chunks is None and self.chunks:
+            n_chunks = self.chunks(n_layers, n_stages)
+        return ("1f1b", None) if n_chunks == 1 else (self.schedule, n_chunks)
 
     def _zero(self, mesh: Mesh) -> int | None:
         """The ZeRO stage where it matters: with one copy of the weights, all stages are equal."""

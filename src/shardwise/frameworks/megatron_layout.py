@@ -8,6 +8,7 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -168,8 +169,13 @@ def read(
         mesh["data"] = sizes["num_distributed_optimizer_instances"]
     micro_batch = values.get("micro_batch_size")
     batch = values.get("global_batch_size")
-    virtual = values.get("virtual_pipeline_model_parallel_size")
-    layers = values.get("num_layers_per_virtual_pipeline_stage")
+    virtual, layers = (
+        _size(values, name, framework) if values.get(name) is not None else None
+        for name in (
+            "virtual_pipeline_model_parallel_size",
+            "num_layers_per_virtual_pipeline_stage",
+        )
+    )
     notes: list[str] = []
     has_sequences = values.get("sequence_parallel", framework != "megatron")
     if tensor > 1 and str(has_sequences).lower() == "false":
@@ -203,7 +209,7 @@ def read(
         zero=zero,
         schedule="interleaved" if virtual or layers else "1f1b",
         virtual=virtual,
-        layers_per_chunk=layers,
+        chunks=functools.partial(_chunks, layers) if layers else None,
         context_kind=comm or "ring",
         expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
         dtypes=dtypes,
@@ -211,6 +217,14 @@ def read(
         **megatron_recompute.read(values),
         **others,
     )
+
+
+def _chunks(layers: int, n_layers: int, n_stages: int) -> int:
+    """Chunks of a stage, of so many layers each; 1, as with all of its layers, is plain 1F1B.
+
+    `validate_args` of Megatron-LM then leaves the schedule without chunks.
+    """
+    return max(1, n_layers // (n_stages * layers))
 
 
 def _dtypes(values: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:
