@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.shell import syntax
+from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
-from shardwise.frameworks.shell.expansion import Scope
+from shardwise.frameworks.shell.expansion import Scope, Value
+from shardwise.frameworks.shell.launchers import started
 from shardwise.frameworks.shell.nodes import (
     Case,
     Chain,
@@ -27,7 +29,6 @@ from shardwise.frameworks.shell.nodes import (
     If,
     Node,
     as_written,
-    words_of,
 )
 
 # The text of a file that another one names, or None where there is none.
@@ -35,13 +36,12 @@ Beside = Callable[[str], str | None]
 
 MOST_STEPS = 20_000  # commands and loops of a script, each time that they are met
 DEEPEST = 20  # calls of functions, and files, in one another
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
 _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
 _TRUTHS = ("true", "false")
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
-_SUM_ASSIGNED = re.compile(r"\s*(\w+)\s*([-+*/%]?)=(?!=)(.*)", re.S)
 # Flags of shells, xpk and others whose value is a script.
 _TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
 _SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
@@ -163,12 +163,12 @@ class _Shell:
         if self._is_doubtful:
             self.result.doubtful += _settings(" ".join(words))
         if len(words) == 1 and (arithmetic := _SUM.fullmatch(words[0])):
-            return self._sum(arithmetic[1])
-        assigned = list(takewhile(_ASSIGNMENT.fullmatch, words))
+            return calculate(self._scope, arithmetic[1])
+        assigned = list(takewhile(ASSIGNMENT.fullmatch, words))
         named = words[len(assigned) :]
         if not named:
             for word in assigned:
-                self._assign(word)
+                assign(self._scope, word)
             # Perhaps the overrides of a command: `per_device_batch_size=2` on a line of its own.
             if len(assigned) > 1 or (assigned and _OVERRIDE.match(assigned[0])):
                 self.result.commands.append([self._scope.text(word) for word in assigned])
@@ -176,7 +176,26 @@ class _Shell:
         if named[0] in _DECLARATIONS or named[0] in ("eval", "let", ":"):
             return self._builtin(named[0], named[1:])
         before = [self._scope.text(word) for word in assigned]
-        return self._call(before, [field for word in named for field in self._scope.fields(word)])
+        fields = [field for word in named for field in self._scope.fields(word)]
+        variables = dict(word.split("=", 1) for word in before if _VARIABLE.match(word))
+        return self._with(variables, partial(self._call, before, fields))
+
+    def _with(self, variables: Mapping[str, str], walk: Callable[[], bool | None]) -> bool | None:
+        """Walk through a command that has variables of its own."""
+        outer = {name: self._scope.values.get(name) for name in variables}
+        for name, value in variables.items():
+            self._scope.set(name, value)
+        status = walk()
+        self._restore(outer)
+        return status
+
+    def _restore(self, variables: Mapping[str, Value | None]) -> None:
+        """Give variables the values that they had; None if they had none."""
+        for name, value in variables.items():
+            if value is None:
+                self._scope.values.pop(name, None)
+            else:
+                self._scope.values[name] = value
 
     def _builtin(self, name: str, words: list[str]) -> bool | None:
         if name == "eval":
@@ -184,11 +203,11 @@ class _Shell:
             return None
         for word in words:
             if name == "let":
-                self._sum(self._scope.text(word))
+                calculate(self._scope, self._scope.text(word))
             elif name == ":":
                 self._scope.text(word)  # ${TP:=8} sets a variable
             else:
-                self._assign(word)
+                assign(self._scope, word)
         return True
 
     def _call(self, before: list[str], fields: list[str]) -> bool | None:
@@ -205,6 +224,13 @@ class _Shell:
             outer, self._scope.arguments = self._scope.arguments, arguments
             self._inside(partial(self._walk_all, self._functions[name]))
             self._scope.arguments = outer
+            return None
+        if launched := started(fields):
+            if launched.launcher:
+                self.result.commands.append([*before, *launched.launcher])
+            self._inside(
+                partial(self._with, launched.variables, partial(self._call, [], launched.command))
+            )
             return None
         if fields and name not in _WRITERS:
             self.result.commands.append([*before, *fields])
@@ -234,54 +260,6 @@ class _Shell:
             content = self._beside(_FOLDER.sub("", name))
         if content is not None:
             self._inside(partial(self.text, content))
-        return None
-
-    def _assign(self, word: str) -> None:
-        match = _ASSIGNMENT.fullmatch(word)
-        if not match:  # a name that is declared
-            return
-        name, key, adds, value = match.groups()
-        old = self._scope.get(name)
-        if value.startswith("(") and value.endswith(")"):
-            self._assign_array(name, value[1:-1].strip(), old if adds else None)
-            return
-        if old is None:  # OPTS="$OPTS --bf16" where nothing is set
-            value = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", "", value)
-        text = self._scope.text(value)
-        if key is not None:
-            items = dict(old) if isinstance(old, dict) else {}
-            self._scope.set(name, {**items, self._scope.text(key): text})
-        elif not adds:
-            self._scope.set(name, text)
-        elif isinstance(old, list):
-            self._scope.set(name, [(old[0] if old else "") + text, *old[1:]])
-        else:
-            self._scope.set(name, (old if isinstance(old, str) else "") + text)
-
-    def _assign_array(self, name: str, words: str, old: object) -> None:
-        parts = [word for node in syntax.parse(words) for word in words_of(node)]
-        keyed = [re.fullmatch(r"\[([^\]]*)\]=(.*)", part, re.S) for part in parts]
-        if parts and all(keyed):
-            items = dict(old) if isinstance(old, dict) else {}
-            for match in keyed:
-                if match:
-                    items[self._scope.text(match[1])] = self._scope.text(match[2])
-            self._scope.set(name, items)
-            return
-        before = [old] if isinstance(old, str) else list(old) if isinstance(old, list) else []
-        fields = [field for part in parts for field in self._scope.fields(part)]
-        self._scope.set(name, [*before, *fields])
-
-    def _sum(self, terms: str) -> bool | None:
-        """`let` and `((...))`: an assignment, or a condition."""
-        assigned = _SUM_ASSIGNED.fullmatch(terms)
-        if not assigned:
-            number = self._scope.number(terms)
-            return None if number is None else number != 0
-        name, operator, value = assigned.groups()
-        terms = f"{name} {operator} ({value})" if operator else value
-        number = self._scope.number(terms)
-        self._scope.set(name, f"$(({terms}))" if number is None else str(number))
         return None
 
     def _chain(self, first: Node, following: list[tuple[str, Node]]) -> bool | None:
