@@ -35,7 +35,8 @@ from shardwise.frameworks.exported import (
 )
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.frameworks.parsing import names_of_files, parse
-from shardwise.frameworks.shell.run import Beside, Run
+from shardwise.frameworks.shell.result import Run
+from shardwise.frameworks.shell.run import Beside
 from shardwise.frameworks.shell_script import PROGRAM
 from shardwise.frameworks.spelling import misspelled
 from shardwise.plan.machine import system_of

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.frameworks.shell.run import Run
+from shardwise.frameworks.shell.result import Run
 
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.

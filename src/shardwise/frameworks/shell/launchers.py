@@ -60,8 +60,8 @@ def started(words: list[str]) -> Started | None:
     if not words:
         return None
     if _CONTAINERS.fullmatch(words[0]):
-        verb, *rest = [word for word in words[1:] if word != "container"] or [""]
-        return _in_container(rest) if verb in _STARTS else None
+        verb, *remaining = [word for word in words[1:] if word != "container"] or [""]
+        return _in_container(remaining) if verb in _STARTS else None
     if not _LAUNCHERS.fullmatch(words[0]):
         return None
     for i, word in enumerate(words[1:], 1):
@@ -72,25 +72,25 @@ def started(words: list[str]) -> Started | None:
 
 def _in_container(words: list[str]) -> Started:
     """The command after the image, or what the image runs with these words."""
-    rest = list(words)
+    remaining = list(words)
     variables: dict[str, str] = {}
     entrypoint: list[str] = []
-    while rest and (rest[0].startswith("-") or _FLAGS_ELSEWHERE.fullmatch(rest[0])):
-        flag, value = _flag(rest)
+    while remaining and (remaining[0].startswith("-") or _FLAGS_ELSEWHERE.fullmatch(remaining[0])):
+        flag, value = _flag(remaining)
         if flag == "--entrypoint":
             entrypoint = value.split()
         elif flag in ("-e", "--env") and (variable := _VARIABLE.fullmatch(value)):
             variables[variable[1]] = variable[2]
-    image, command = rest[:1], rest[1:]
+    image, command = remaining[:1], remaining[1:]
     is_server = image and _SERVES_VLLM.fullmatch(image[0]) and not entrypoint
     if is_server and not (command and _PROGRAMS.fullmatch(command[0])):
         entrypoint = ["vllm", "serve"]
     return Started([], variables, [*entrypoint, *command])
 
 
-def _flag(rest: list[str]) -> tuple[str, str]:
+def _flag(remaining: list[str]) -> tuple[str, str]:
     """Take the first flag and its value from the words of a container."""
-    word = rest.pop(0)
+    word = remaining.pop(0)
     if word.startswith("--"):
         flag, equals, value = word.partition("=")
         has_value = not equals and flag not in _SWITCHES
@@ -98,7 +98,7 @@ def _flag(rest: list[str]) -> tuple[str, str]:
         letters = word[1:].lstrip(_SHORT_SWITCHES)
         flag, value = f"-{letters[:1]}", letters[1:]
         has_value = len(letters) == 1
-    return flag, rest.pop(0) if has_value and rest else value
+    return flag, remaining.pop(0) if has_value and remaining else value
 
 
 def _given(words: list[str]) -> Iterator[tuple[str, str]]:

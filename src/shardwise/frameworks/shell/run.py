@@ -7,8 +7,7 @@ branches are read, in order, and their settings are doubtful.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
@@ -30,6 +29,8 @@ from shardwise.frameworks.shell.nodes import (
     Node,
     as_written,
 )
+from shardwise.frameworks.shell.result import Run, settings_of
+from shardwise.frameworks.shell.writers import written
 
 # The text of a file that another one names, or None where there is none.
 Beside = Callable[[str], str | None]
@@ -39,38 +40,16 @@ DEEPEST = 20  # calls of functions, and files, in one another
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
 _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
+_OF_FUNCTIONS = ("local", "declare", "typeset")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _TRUTHS = ("true", "false")
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
 # Flags of shells, xpk and others whose value is a script.
 _TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
 _SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
-# Options, and the variable that a command sets, in a command as it is written.
-_SETTING = re.compile(r"(?<![\w-])--?[a-zA-Z]{2}[\w-]*|^\s*(?:export\s+)?(\w+)\+?=", re.M)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
 _FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
-
-
-@dataclass(slots=True)
-class Run:
-    """What a script does.
-
-    Args:
-        commands: the words of each command.
-        scope: the variables at its end.
-        skipped: options and variables of branches that are not taken.
-        unknown: conditions that only the shell can know.
-        doubtful: options and variables of their branches, which are read.
-        loops: variables of loops whose body has commands, and their value in the first turn, which
-            is read, where there are more.
-    """
-
-    commands: list[list[str]] = field(default_factory=list)
-    scope: Scope = field(default_factory=Scope)
-    skipped: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    doubtful: list[str] = field(default_factory=list)
-    loops: list[tuple[str, str]] = field(default_factory=list)
 
 
 def run(
@@ -114,6 +93,10 @@ class _Shell:
         self._steps = 0
         self._depth = 0
         self._is_doubtful = False
+        self._output: list[str] | None = None  # what is written inside `$(...)`
+        self._locals: list[dict[str, Value | None]] = []  # of each function: their outer values
+        self._is_returning = False
+        self._scope.output = self._output_of
 
     @property
     def _scope(self) -> Scope:
@@ -130,6 +113,8 @@ class _Shell:
     def _walk_all(self, nodes: list[Node]) -> bool | None:
         status: bool | None = True
         for node in nodes:
+            if self._is_returning:
+                break
             status = self._walk(node)
         return status
 
@@ -139,8 +124,12 @@ class _Shell:
         if self._steps > MOST_STEPS:
             raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} steps.")
         match node:
-            case Command(words):
-                return self._command(words)
+            case Command(words, is_redirected):
+                output = self._output
+                self._output = None if is_redirected else output
+                status = self._command(words)
+                self._output = output
+                return status
             case Chain(first, following):
                 return self._chain(first, following)
             case If():
@@ -161,7 +150,7 @@ class _Shell:
         if words and words[0] in TESTS:
             return holds(words, self._scope)
         if self._is_doubtful:
-            self.result.doubtful += _settings(" ".join(words))
+            self.result.doubtful += settings_of(" ".join(words))
         if len(words) == 1 and (arithmetic := _SUM.fullmatch(words[0])):
             return calculate(self._scope, arithmetic[1])
         assigned = list(takewhile(ASSIGNMENT.fullmatch, words))
@@ -201,7 +190,11 @@ class _Shell:
         if name == "eval":
             self._inside(partial(self.text, " ".join(map(self._scope.text, words))))
             return None
+        is_local = self._locals and name in _OF_FUNCTIONS and "-g" not in words
         for word in words:
+            if is_local and (variable := _NAME.match(word)):
+                old = self._scope.values.get(variable[0])
+                self._locals[-1].setdefault(variable[0], old)
             if name == "let":
                 calculate(self._scope, self._scope.text(word))
             elif name == ":":
@@ -221,9 +214,10 @@ class _Shell:
             self._scope.arguments = (self._scope.arguments or [])[n_left_out:]
             return True
         if name in self._functions and self._depth < DEEPEST:
-            outer, self._scope.arguments = self._scope.arguments, arguments
-            self._inside(partial(self._walk_all, self._functions[name]))
-            self._scope.arguments = outer
+            self._function(self._functions[name], arguments)
+            return None
+        if name == "return" and self._locals:
+            self._is_returning = not self._is_doubtful
             return None
         if launched := started(fields):
             if launched.launcher:
@@ -232,10 +226,43 @@ class _Shell:
                 partial(self._with, launched.variables, partial(self._call, [], launched.command))
             )
             return None
+        if name in _WRITERS and self._output is not None:
+            self._write(fields)
         if fields and name not in _WRITERS:
             self.result.commands.append([*before, *fields])
             self._scripts_in(fields)
         return None
+
+    def _function(self, body: list[Node], arguments: list[str]) -> None:
+        """Walk through a function, with arguments and local variables of its own."""
+        outer, self._scope.arguments = self._scope.arguments, arguments
+        self._locals.append({})
+        self._inside(partial(self._walk_all, body))
+        self._restore(self._locals.pop())
+        self._scope.arguments = outer
+        self._is_returning = False
+
+    def _output_of(self, text: str) -> str | None:
+        """What the commands of `$(...)` write; None if one of them is not known here."""
+        outer = self.result, self._output, self._is_doubtful
+        scope = Scope(dict(self._scope.values), self._scope.arguments, output=self._output_of)
+        self.result, self._is_doubtful = Run(scope=scope), False
+        output = self._output = []
+        try:
+            self._inside(partial(self._walk_all, syntax.parse(text)))
+            is_known = output and not (self.result.commands or self.result.unknown)
+        except ValueError:
+            is_known = False
+        finally:
+            self.result, self._output, self._is_doubtful = outer
+        return "".join(output) if is_known else None
+
+    def _write(self, fields: list[str]) -> None:
+        text = written(fields)
+        if text is None:
+            self.result.unknown.append(" ".join(fields))
+        elif self._output is not None:
+            self._output.append(text)
 
     def _scripts_in(self, fields: list[str]) -> None:
         """Walk through the scripts that a command has as words: `bash -c "train.py --lr 1"`."""
@@ -288,6 +315,8 @@ class _Shell:
         self._is_doubtful = before
 
     def _if(self, node: If) -> None:
+        if node.keyword != "if":
+            self._note_loop()
         branches = [
             _Branch(
                 decide=partial(self._condition, node.keyword, condition),
@@ -297,6 +326,11 @@ class _Shell:
             for condition, body in node.branches
         ]
         self._choose(branches, node.otherwise)
+
+    def _note_loop(self) -> None:
+        """A loop of which one turn is read: what it writes is not known."""
+        if self._output is not None:
+            self.result.unknown.append("loop")
 
     def _condition(self, keyword: str, condition: list[Node]) -> bool | None:
         status = self._walk_all(condition)
@@ -340,6 +374,7 @@ class _Shell:
         turns = [field for word in node.words for field in self._scope.fields(word)]
         if node.variable.startswith("(("):
             turns = [""]
+            self._note_loop()
         if not turns:
             self._skip(node.body)
         first: str | None = None
@@ -356,14 +391,9 @@ class _Shell:
 
     def _skip(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self.result.skipped += _settings(as_written(node))
+            self.result.skipped += settings_of(as_written(node))
 
 
 def _is_test(node: Node) -> bool:
     """Whether a command is nothing but a condition."""
     return isinstance(node, Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))
-
-
-def _settings(command: str) -> Iterator[str]:
-    for match in _SETTING.finditer(command):
-        yield match[1] or match[0]
