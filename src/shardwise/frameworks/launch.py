@@ -27,6 +27,8 @@ class Launch:
         ignored: keys of the file that may matter, and that a plan has no word for.
         notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
+        n_slices: slices that the file's sizes count, if it says so.
+        slice_role: mesh role of the slices beyond these, if the file leaves their number open.
         counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
             have two (`chip_devices`).
     """
@@ -39,6 +41,8 @@ class Launch:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
+    n_slices: int | None = None
+    slice_role: str | None = None
     counts_devices: bool = False
 
     def check_chips(self) -> None:

@@ -9,6 +9,7 @@ from shardwise.frameworks import registry
 from shardwise.frameworks.chip_devices import engine_on_chips, on_chips
 from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.frameworks.slices import over_slices
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.machine import system_of
@@ -41,7 +42,7 @@ def training_plan(
     n_layers = sum(group.count for group in model.groups)
     _check_model(launch, model, n_layers)
     launch.check_chips()
-    launch = on_chips(launch.on(model, system.chip), system)
+    launch = on_chips(over_slices(launch.on(model, system.chip), system), system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
         missing = "batch and sequence length" if not n_sequences else "sequence length"

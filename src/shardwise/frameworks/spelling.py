@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,6 +35,23 @@ def misspelled(settings: Settings, framework: str) -> list[str]:
         if close:
             found.append(f"{key}; close: {names[close[0]]}")
     return found
+
+
+def unknown_options(settings: Settings, framework: str) -> list[str]:
+    """Options of a file, without flags and variables of a script, that the framework lacks.
+
+    Those that `misspelled` names are left out.
+    """
+    names = _names(framework)
+    misspellings = {text.partition(";")[0] for text in misspelled(settings, framework)}
+    return [
+        key
+        for key in settings
+        if re.fullmatch(r"[a-z]\w*", key)
+        and key != "text"
+        and _plain(key) not in names
+        and key not in misspellings
+    ]
 
 
 def _is_inside(key: str, names: Mapping[str, str]) -> bool:
