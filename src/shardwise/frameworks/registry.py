@@ -61,6 +61,7 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
+LONGEST_COMMAND = 60  # characters, in a note
 LONGEST_CONDITION = 120  # characters, in a note
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
@@ -225,7 +226,11 @@ def _notes_of_script(script: Run) -> Iterator[str]:
     """What of a script is not planned, or may not be what it runs."""
     started = shell_script.servers(script)
     if len(started) > 1:
-        yield f"of its {len(started)} servers the first is planned: {' '.join(started[0])[:60]} ..."
+        first, other = (" ".join(command)[:LONGEST_COMMAND] for command in started[:2])
+        yield (
+            f"of its {len(started)} servers the first is planned: {first} ... To plan another, as "
+            f"{other} ..., save a file with its command alone."
+        )
     skipped = [name for name in script.skipped if name not in script.scope.values]
     if skipped:
         yield f"not read, as the script takes other branches: {_listed(skipped)}."

@@ -159,7 +159,8 @@ def knows(settings: Settings) -> int:
         "enable_dp_attention", "tp",
     )  # fmt: skip
     words = [settings.get("-m"), *words_of(settings)]
-    return Values(settings, "sglang").count(names) + 5 * ("sglang.launch_server" in words)
+    is_server = "sglang.launch_server" in words or "dynamo.sglang" in words
+    return Values(settings, "sglang").count(names) + 5 * is_server
 
 
 FRAMEWORK = Framework(

@@ -18,7 +18,8 @@ OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)
 _END_OF_LINE = "\x00"  # a word for the end of a command, which ends the values of a flag
 # Begin of a command that starts a server.
 _SERVER = re.compile(
-    r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\btrtllm-serve\b|\bdynamo\."
+    r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\btrtllm-serve\b"
+    r"|\bdynamo\.(?:vllm|sglang|trtllm)\b"
 )
 _VARIABLE = re.compile(r"\$\{?\w+\}?")
 

@@ -137,7 +137,7 @@ def knows(settings: Settings) -> int:
         "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
-    if {COMMAND, BUILD} & {*words_of(settings)}:
+    if {COMMAND, BUILD} & {*words_of(settings)} or settings.get("-m") == "dynamo.trtllm":
         return 5 + count
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else count

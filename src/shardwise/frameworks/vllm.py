@@ -179,7 +179,8 @@ def knows(settings: Settings) -> int:
         "max_num_batched_tokens", "gpu_memory_utilization", "enable_expert_parallel",
         "kv_cache_dtype", "data_parallel_size",
     )  # fmt: skip
-    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words_of(settings))
+    words = [settings.get("-m"), *words_of(settings)]
+    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words or "dynamo.vllm" in words)
 
 
 FRAMEWORK = Framework(

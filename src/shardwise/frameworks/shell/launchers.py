@@ -82,10 +82,16 @@ def _in_container(words: list[str]) -> Started:
         elif flag in ("-e", "--env") and (variable := _VARIABLE.fullmatch(value)):
             variables[variable[1]] = variable[2]
     image, command = remaining[:1], remaining[1:]
-    is_server = image and _SERVES_VLLM.fullmatch(image[0]) and not entrypoint
-    if is_server and not (command and _PROGRAMS.fullmatch(command[0])):
-        entrypoint = ["vllm", "serve"]
+    if image and not entrypoint:
+        entrypoint = entrypoint_of(image[0], command)
     return Started([], variables, [*entrypoint, *command])
+
+
+def entrypoint_of(image: str, command: list[str]) -> list[str]:
+    """What an image runs with the words of a command, if these name no program."""
+    if not _SERVES_VLLM.fullmatch(image) or (command and _PROGRAMS.fullmatch(command[0])):
+        return []
+    return ["vllm", "serve"]
 
 
 def _flag(remaining: list[str]) -> tuple[str, str]:
