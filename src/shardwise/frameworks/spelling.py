@@ -19,6 +19,7 @@ from shardwise.frameworks.exported import Settings, flat
 FOLDER = Path(__file__).parent / "options"
 CLOSE = 0.9  # share of equal letters
 SHORTEST = 8  # letters; shorter names resemble too many others
+SHORT = 4  # letters of flags that are other names of an option
 WORD = 5  # letters of a part that a misspelled one may be
 
 
@@ -35,6 +36,12 @@ def misspelled(settings: Settings, framework: str) -> list[str]:
         if close:
             found.append(f"{key}; close: {names[close[0]]}")
     return found
+
+
+def may_be_option(flag: str, framework: str) -> bool:
+    """Whether a flag is one of a framework, or is too short to be in its list, as `--tp`."""
+    names, plain = _names(framework), _plain(flag)
+    return not names or len(plain) <= SHORT or plain in names or plain.removeprefix("no_") in names
 
 
 def unknown_options(settings: Settings, framework: str) -> list[str]:

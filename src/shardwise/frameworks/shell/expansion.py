@@ -67,6 +67,7 @@ class Scope:
         arguments: of the function that is run; a script itself has none.
         empty: whether a variable that nobody sets is empty; else it stays as it is.
         is_known: whether all that was put in is known.
+        used: names of variables whose value was put in somewhere, set or not.
         output: what the commands of `$(...)` write; None if only a shell knows.
     """
 
@@ -74,6 +75,7 @@ class Scope:
     arguments: list[str] | None = None
     empty: bool = False
     is_known: bool = True
+    used: set[str] = field(default_factory=set)
     output: Callable[[str], str | None] = field(default=lambda _: None, repr=False)
 
     def text(self, word: str) -> str:
@@ -136,6 +138,7 @@ class Scope:
         """The value of an expression; None if it is no known number."""
 
         def of_name(match: re.Match[str]) -> str:
+            self.used.add(match[0])
             value = self.get(match[0])
             if not isinstance(value, str) or depth >= DEEPEST:
                 return match[0]
@@ -187,6 +190,7 @@ class Scope:
             yield Segment(item, is_split=not is_quoted, is_end=i < len(items) - 1)
 
     def _named(self, name: str, whole: str) -> Value:
+        self.used.add(name)
         value = self.get(name)
         if isinstance(value, list) and name not in _LISTS:
             return value[0] if value else ""
@@ -214,6 +218,7 @@ class Scope:
         if not match or text[0] == "!":
             return whole
         name, key, argument = match["name"], match["key"], match["word"]
+        self.used.add(name)
         value = self.get(name)
         if key is not None and value is not None:
             value = self._item(value, key)

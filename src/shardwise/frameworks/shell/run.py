@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
@@ -245,7 +246,7 @@ class _Shell:
     def _output_of(self, text: str) -> str | None:
         """What the commands of `$(...)` write; None if one of them is not known here."""
         outer = self.result, self._output, self._is_doubtful
-        scope = Scope(dict(self._scope.values), self._scope.arguments, output=self._output_of)
+        scope = replace(self._scope, values=dict(self._scope.values), empty=False)
         self.result, self._is_doubtful = Run(scope=scope), False
         output = self._output = []
         try:
