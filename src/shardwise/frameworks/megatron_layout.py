@@ -154,12 +154,14 @@ def read(
     sizes = {name: _size(values, name, framework) for name in _SIZES}
     tensor = sizes["tensor_model_parallel_size"]
     degree = sizes["expert_model_parallel_size"]
-    expert_tensor = values.get("expert_tensor_parallel_size")
+    expert_tensor = None
+    if values.get("expert_tensor_parallel_size") is not None:
+        expert_tensor = _size(values, "expert_tensor_parallel_size", framework)
     mesh = {
         "tensor": tensor,
         "pipe": sizes["pipeline_model_parallel_size"],
         "context": sizes["context_parallel_size"],
-        "expert": expert_axis(degree, int(expert_tensor or tensor), tensor, framework),
+        "expert": expert_axis(degree, expert_tensor or tensor, tensor, framework),
     }
     zero = 1 if values.get("use_distributed_optimizer") else 0
     strategy = values.get("data_parallel_sharding_strategy")
@@ -190,7 +192,7 @@ def read(
             f"token dispatcher {dispatcher}: tokens are planned to reach their experts by an "
             "AllToAll of the network, and export writes alltoall."
         )
-    expert_ranks = degree * int(expert_tensor or tensor)
+    expert_ranks = degree * (expert_tensor or tensor)
     if expert_ranks < tensor:
         notes.append(
             f"the experts are shared by {expert_ranks} ranks, and each group of {tensor} tensor "
@@ -211,7 +213,7 @@ def read(
         virtual=virtual,
         chunks=functools.partial(_chunks, layers) if layers else None,
         context_kind=comm or "ring",
-        expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
+        expert_tensor=expert_tensor if expert_tensor != tensor else None,
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *extra_notes),
         **megatron_recompute.read(values),

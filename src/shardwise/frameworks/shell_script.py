@@ -137,7 +137,8 @@ def number_or_text(word: str) -> int | float | str | bool:
 
 def words_of(settings: Mapping[str, Any]) -> list[str]:
     """The words of a script that are neither flags nor their values; none of another file."""
-    return list(settings.get(PROGRAM) or [])
+    words = settings.get(PROGRAM)
+    return list(words) if isinstance(words, list) else []
 
 
 def torchrun_chips(settings: Mapping[str, Any]) -> int | None:

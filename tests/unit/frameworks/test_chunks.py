@@ -87,3 +87,18 @@ def test_a_bad_number_of_layers_is_refused(number: str, tmp_path: Any) -> None:
     result = run("import", str(file), "mixtral-8x7b", "h100:64")
     assert result.code == 2
     assert "num_layers_per_virtual_pipeline_stage" in "".join(result.err.split())
+
+
+@pytest.mark.parametrize("size", ["x", "0", "$ETP"])
+def test_a_bad_size_of_experts_is_refused(size: str, tmp_path: Any) -> None:
+    file = tmp_path / "a.sh"
+    file.write_text(f"{MIXTRAL} --expert-tensor-parallel-size {size}")
+    result = run("import", str(file), "mixtral-8x7b", "h100:64")
+    assert result.code == 2
+    assert "expert_tensor_parallel_size is" in " ".join(result.err.split())
+
+
+def test_a_file_may_have_the_key_of_the_words_of_a_script(tmp_path: Any) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("tensor_parallel_size: 8\nmax_seq_len: 64\n$: 3\n")
+    assert run("import", str(file), "mixtral-8x7b", "h100:8").code == 0

@@ -79,6 +79,7 @@ def test_outputs(commands: str, output: Any) -> None:
         "echo 4; hostname",
         "echo '",
         "true",
+        "echo $(hostname)",
     ],
 )
 def test_what_only_a_shell_knows_stays_as_it_is(commands: str) -> None:

@@ -247,16 +247,16 @@ class _Shell:
         """What the commands of `$(...)` write; None if one of them is not known here."""
         outer = self.result, self._output, self._is_doubtful
         scope = replace(self._scope, values=dict(self._scope.values), empty=False)
-        self.result, self._is_doubtful = Run(scope=scope), False
-        output = self._output = []
+        self.result, self._output, self._is_doubtful = Run(scope=scope), [], False
         try:
             self._inside(partial(self._walk_all, syntax.parse(text)))
-            is_known = output and not (self.result.commands or self.result.unknown)
+            output = "".join(self._output)
+            is_unknown = self.result.commands or self.result.unknown or re.search(r"\$\(|`", output)
+            return None if is_unknown else output or None
         except ValueError:
-            is_known = False
+            return None
         finally:
             self.result, self._output, self._is_doubtful = outer
-        return "".join(output) if is_known else None
 
     def _write(self, fields: list[str]) -> None:
         text = written(fields)
