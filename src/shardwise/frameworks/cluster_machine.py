@@ -24,6 +24,7 @@ TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-topology"
 _LABEL = re.compile(
     rf"({re.escape(ACCELERATOR_LABEL)}|{re.escape(TOPOLOGY_LABEL)})[\"']?\s*:\s*[\"']?([\w-]+)"
 )
+_REPLICAS = re.compile(r"""^[\s-]*["']?replicas["']?\s*:\s*["']?(\d+)""", re.M)
 # `v5p-128` counts TensorCores, as `hardware` does; `tpu7x-4x4x4` has a shape.
 _DEVICE_TYPE = re.compile(r"(?:tpu)?(v?\d+[a-z]*)-(\d+(?:x\d+)*)")
 
@@ -49,7 +50,12 @@ def machine(text: str, settings: Settings) -> str | None:
     shapes = labels.get(TOPOLOGY_LABEL, set())
     if not chips or len(shapes) != 1:
         return None
-    return f"{chips[0]}:{shapes.pop()}"
+    slice_name = f"{chips[0]}:{shapes.pop()}"
+    replicas = _REPLICAS.findall(text) if "JobSet" in text else []
+    if len(replicas) > 1:
+        return None
+    n_slices = int(replicas[0]) if replicas else 1
+    return slice_name if n_slices <= 1 else f"{slice_name}*{n_slices}"
 
 
 def _of_device_type(device_type: str, n_slices: object) -> str | None:

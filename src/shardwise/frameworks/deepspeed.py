@@ -226,6 +226,11 @@ def _notes(settings: Settings) -> list[str]:
     notes = []
     if not any(setting(settings, f"{word}.enabled") for word in ("bf16", "fp16", "torch_autocast")):
         notes.append("neither bf16 nor fp16 is enabled, which is fp32; bf16 is planned.")
+    if setting(settings, "activation_checkpointing.cpu_checkpointing"):
+        notes.append(
+            "cpu_checkpointing moves saved activations to host memory, where the model's code "
+            "checkpoints by deepspeed.checkpointing; the plan has them on the device."
+        )
     if setting(settings, "fp16.fp16_master_weights_and_grads"):
         notes.append("fp16_master_weights_and_grads: fp32 master weights are planned.")
     return notes

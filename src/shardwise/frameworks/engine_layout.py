@@ -83,6 +83,23 @@ def whole_experts(engine: Engine, framework: str, tensor: int, expert: int) -> b
     return expert * (tensor // shards) > 1
 
 
+def expert_shards(degree: int, tensor: int, groups: int) -> tuple[int | None, str]:
+    """The tensor shards of an expert (None for `tensor`), and a note if the engine has more.
+
+    Args:
+        degree: ranks that have different experts.
+        tensor: ranks of a group of attention.
+        groups: groups of attention, whose ranks together share the experts.
+    """
+    shards = max(1, tensor * groups // degree)
+    if shards <= tensor:
+        return None if shards == tensor else shards, ""
+    return 1, (
+        f"each expert is sliced over {shards} ranks of several groups of attention. The plan gives "
+        "each rank whole experts, which takes as much memory and sends their tokens in other ways."
+    )
+
+
 def repository(engine: Engine) -> str:
     """The hub repository of the model, or its name."""
     preset = presets.find(engine.plan.model.name)

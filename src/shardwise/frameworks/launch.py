@@ -27,6 +27,8 @@ class Launch:
         ignored: keys of the file that may matter, and that a plan has no word for.
         notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
+        n_slices: slices that the file's sizes count, if it says so.
+        slice_role: mesh role of the slices beyond these, if the file leaves their number open.
         counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
             have two (`chip_devices`).
     """
@@ -39,6 +41,8 @@ class Launch:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
+    n_slices: int | None = None
+    slice_role: str | None = None
     counts_devices: bool = False
 
     def check_chips(self) -> None:
@@ -94,8 +98,8 @@ class TrainingLaunch(Launch):
         batch_per_chip: sequences of a step for each chip of the machine, if the file says that.
         n_layers, n_experts: layers of the model and experts of a layer, if the file says so.
         offload: arrays in host memory.
-        layers_per_chunk: layers of one chunk of an interleaved schedule, from which `virtual`
-            follows once the model is known.
+        expert_tensor: tensor shards of an expert; None for those of dense layers.
+        chunks: (layers, stages) -> `virtual`, where the file gives the layers of a chunk instead.
         precision: one of `PRECISIONS`.
         of_model: model -> the remat policy (or parts, separated by commas) and notes, where the
             file's words for it depend on the model's layers.
@@ -113,7 +117,7 @@ class TrainingLaunch(Launch):
     zero: int | None = None
     schedule: str | None = None
     virtual: int | None = None
-    layers_per_chunk: int | None = None
+    chunks: Callable[[int, int], int] | None = None
     remat: str | None = None
     of_model: Callable[[ModelConfig], tuple[str | None, list[str]]] | None = None
     context_kind: str | None = None
@@ -139,25 +143,36 @@ class TrainingLaunch(Launch):
         )
         return replace(launch, offload=(), notes=(*launch.notes, note))
 
-    def choices(self, mesh: Mesh, n_layers: int) -> dict[str, int | str]:
+    def choices(
+        self, mesh: Mesh, n_layers: int, *, has_experts: bool = False
+    ) -> dict[str, int | str]:
         """The choices that a search has to keep, by the names of `sw.plan(..., fixed)`."""
         choices: dict[str, int | str] = dict(mesh.sizes)
-        virtual = self.virtual
-        if virtual is None and self.layers_per_chunk and mesh.pipe > 1:
-            virtual = max(1, n_layers // (mesh.pipe * self.layers_per_chunk))
+        choices |= _expert_choice(mesh, self.expert_tensor, has_experts=has_experts)
+        schedule, virtual = None, None
+        if mesh.pipe > 1:
+            schedule, virtual = self._pipeline(n_layers, mesh.pipe)
         optional = {
             "micro_batch": self.micro_batch,
             "n_microbatches": self.n_microbatches,
             "zero": self._zero(mesh),
-            "schedule": self.schedule if mesh.pipe > 1 else None,
-            "virtual": virtual if self.schedule == "interleaved" else None,
+            "schedule": schedule,
+            "virtual": virtual,
             "remat": self.remat,
             "context_kind": self.context_kind if mesh.context > 1 else None,
-            "expert_tensor": self.expert_tensor,
             "loss_chunks": self.loss_chunks,
         }
         choices.update({name: value for name, value in optional.items() if value is not None})
         return choices
+
+    def _pipeline(self, n_layers: int, n_stages: int) -> tuple[str | None, int | None]:
+        """The schedule and its chunks; an interleaved one with a single chunk is 1F1B."""
+        if self.schedule != "interleaved":
+            return self.schedule, None
+        n_chunks = self.virtual
+        if n_chunks is None and self.chunks:
+            n_chunks = self.chunks(n_layers, n_stages)
+        return ("1f1b", None) if n_chunks == 1 else (self.schedule, n_chunks)
 
     def _zero(self, mesh: Mesh) -> int | None:
         """The ZeRO stage where it matters: with one copy of the weights, all stages are equal."""
@@ -175,11 +190,14 @@ class ServingLaunch(Launch):
         context: tokens of the longest sequence.
         chunk: tokens of one pass, prompts included.
         weights, kv: dtypes.
-        splits: choices of an engine's layout, `{"kv": "sequence", "expert_tensor": 1}`.
+        kv_split: how the KV cache is stored, one of `KV_SPLITS`.
+        expert_tensor: as of a training run.
         cache_ranks: tensor ranks that share the tokens of a KV head.
         default_batch: chip -> sequences of the engine at the same time if the file does not say.
         drafted: tokens that speculative decoding drafts for each pass.
         replicas: engines that the file starts at least, each with all weights.
+        shares_experts: whether these engines share the experts of a model that has some.
+        expert_note: a note about these experts.
         part: what a disaggregated engine does: "prefill" or "decode".
     """
 
@@ -188,14 +206,44 @@ class ServingLaunch(Launch):
     chunk: int | None = None
     weights: str | None = None
     kv: str | None = None
-    splits: Mapping[str, int | str] = field(default_factory=dict)
+    kv_split: str = "copied"
+    expert_tensor: int | None = None
     cache_ranks: int = 1
     default_batch: Callable[[Chip], int] | None = None
     part: str | None = None
     drafted: int = 0
     replicas: int = 1
+    shares_experts: bool = False
+    expert_note: str = ""
 
-    def choices(self, mesh: Mesh) -> dict[str, int | str]:
+    def on(self, model: ModelConfig) -> ServingLaunch:
+        """The launch with what depends on the model, and the notes on it."""
+        if not model.is_moe:
+            return self
+        notes = (*self.notes, self.expert_note) if self.expert_note else self.notes
+        launch = replace(self, notes=notes, expert_note="")
+        ranks, of_rank = self.replicas, self.default_batch
+        if ranks == 1 or not self.shares_experts:
+            return launch
+        return replace(
+            launch,
+            sizes={**self.sizes, "expert": ranks},
+            batch=self.batch and ranks * self.batch,
+            default_batch=(lambda chip: ranks * of_rank(chip)) if of_rank else None,
+            replicas=1,
+        )
+
+    def choices(self, mesh: Mesh, *, has_experts: bool = False) -> dict[str, int | str]:
         """The choices that a search has to keep: the engine, whose number is not one of them."""
-        sizes = {role: size for role, size in mesh.sizes.items() if role != "data"}
-        return {**sizes, **self.splits}
+        choices: dict[str, int | str] = {
+            role: size for role, size in mesh.sizes.items() if role != "data"
+        }
+        choices["kv"] = self.kv_split
+        return choices | _expert_choice(mesh, self.expert_tensor, has_experts=has_experts)
+
+
+def _expert_choice(mesh: Mesh, shards: int | None, *, has_experts: bool) -> dict[str, int]:
+    """The shards of an expert over `tensor`, where they could be others."""
+    if not has_experts or mesh.tensor == 1:
+        return {}
+    return {"expert_tensor": shards or mesh.tensor}

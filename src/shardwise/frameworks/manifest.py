@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardwise.frameworks.exported import Settings
+from shardwise.frameworks.shell.launchers import entrypoint_of
 
 _COMMANDS = ("entrypoint", "command", "args")
 _OF_A_SHELL = ("-c", "-lc", "-ec")
@@ -34,7 +35,9 @@ def _commands(value: Any) -> Iterator[str]:
             variables = dict(_variables(value.get("env")))
             for name, text in variables.items():
                 yield f"{name}={shlex.quote(text)}"
-            yield _with_variables(" ".join(words), variables)
+            text = _with_variables(" ".join(words), variables)
+            entrypoint = entrypoint_of(str(value.get("image")), text.split()[:1])
+            yield " ".join([*entrypoint, text])
         value = list(value.values())
     if isinstance(value, list):
         for item in value:

@@ -18,6 +18,7 @@ from shardwise.frameworks.chip_devices import device_sizes
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import nearest_pipe, unsaid
+from shardwise.frameworks.spelling import unknown_options
 from shardwise.hardware import Switched
 
 _AXES = {
@@ -37,6 +38,13 @@ _SAME = (
     "gemma3-27b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen2.5-14b", "qwen3-0.6b", "qwen3-1.7b",
     "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "qwen3-30b-a3b", "qwen3-235b-a22b",
     "gpt3-175b", "gpt-oss-20b", "gpt-oss-120b",
+)  # fmt: skip
+_OPEN = ("ici_fsdp_parallelism", "dcn_data_parallelism")  # -1 in base.yml
+# Options that count slices: of MaxText, and of launchers beside it.
+_SLICES = ("num_slices", "compile_topology_num_slices", "--num-slices", "--num_slices")
+# Options that change memory or speed, and that plans have no word for.
+_UNREAD = (
+    "parameter_memory_host_offload", "enable_lora", "enable_rampup_batch_size", "mtp_num_layers",
 )  # fmt: skip
 MODELS = {name: name for name in _SAME} | {
     "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b",
@@ -161,6 +169,11 @@ def _pipeline(run: TrainingRun) -> Settings:
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a file."""
     sizes, fill = _sizes(settings)
+    n_slices, slice_role = _slices(settings)
+    named = _named_slices(settings)
+    if named and slice_role:  # the file does say their number
+        sizes[slice_role] = sizes.get(slice_role, 1) * (named // n_slices)
+        n_slices, slice_role = named, None
     n_chips = None if fill else math.prod(sizes.values())
     pipe = sizes.get("pipe", 1)
     number = functools.partial(exported.number, settings, framework="maxtext")
@@ -180,6 +193,8 @@ def read(settings: Settings) -> TrainingLaunch:
         sizes=sizes,
         fill=fill,
         n_chips=n_chips,
+        n_slices=n_slices,
+        slice_role=slice_role,
         counts_devices=True,
         batch=round(per_chip * n_chips) if n_chips else None,
         batch_per_chip=per_chip,
@@ -208,6 +223,36 @@ def _sizes(settings: Settings) -> tuple[dict[str, int], str | None]:
     return known, open_roles[0] if open_roles else None
 
 
+def _slices(settings: Settings) -> tuple[int, str | None]:
+    """The slices that the sizes count, and the role of those that the file leaves open.
+
+    Raises:
+        BadFile: it names another number of slices, or leaves two axes open.
+    """
+    sizes = {role: _network_size(settings, "dcn", axis) for role, axis in _AXES.items()}
+    open_roles = [role for role, size in sizes.items() if size == -1]
+    if len(open_roles) > 1:
+        names = " and ".join(f"dcn_{_AXES[role]}_parallelism" for role in open_roles)
+        raise BadFile(f"maxtext: {names} are both -1. Give all but one.")
+    n_slices = math.prod(size for size in sizes.values() if size > 0)
+    named = _named_slices(settings)
+    if named and (named % n_slices or (not open_roles and named != n_slices)):
+        raise BadFile(
+            f"maxtext: the file is for {named} slices, and its dcn_* sizes are {n_slices} slices. "
+            f"Write sizes whose product is {named}."
+        )
+    return n_slices, open_roles[0] if open_roles else None
+
+
+def _named_slices(settings: Settings) -> int | None:
+    """The number of slices that the file says, beside the sizes over them."""
+    for key in _SLICES:
+        number = settings.get(key)
+        if isinstance(number, int) and number > 0:
+            return number
+    return None
+
+
 def _zero(settings: Settings, sizes: dict[str, int], fill: str | None) -> int | None:
     if fill == "fsdp" or sizes.get("fsdp", 1) > 1:
         return 3
@@ -223,7 +268,7 @@ def _words(settings: Settings) -> dict[str, Any]:
         for key, value in settings.items()
         if key.endswith("_parallelism") and not _is_axis(key) and value != 1
     ]
-    ignored += [key for key in ("parameter_memory_host_offload",) if settings.get(key)]
+    ignored += [key for key in _UNREAD if settings.get(key) not in (None, False, 0)]
     if "int8" in (quantization := str(settings.get("quantization"))):
         ignored.append(f"quantization {quantization}")
     return {
@@ -238,6 +283,8 @@ def _words(settings: Settings) -> dict[str, Any]:
 def _notes(settings: Settings) -> list[str]:
     """What the file sets and the plan has otherwise."""
     notes = []
+    if unknown := unknown_options(settings, "maxtext"):
+        notes.append(f"MaxText has no option {', '.join(unknown)}, and stops at one; passed over.")
     weights = settings.get("weight_dtype", "float32")
     first = settings.get("mu_dtype") or weights
     if first != weights:
@@ -254,18 +301,18 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def _axis(settings: Settings, axis: str) -> int | None:
-    """The size of an axis over slices and within one; None if one of them is left open (-1)."""
-    default: dict[str, Any] = {"ici_fsdp_parallelism": -1}
-    size = 1
-    for network in ("dcn", "ici"):
-        key = f"{network}_{axis}_parallelism"
-        value = settings.get(key, default.get(key, 1))
-        if not isinstance(value, int) or value < -1 or value == 0:
-            raise BadFile(f"maxtext: {key} is {value!r}; it must be a number from 1, or -1.")
-        if value == -1 and network == "ici":
-            return None
-        size *= max(1, value)
-    return size
+    """The size of an axis over slices and within one; None if that within one is open (-1)."""
+    within = _network_size(settings, "ici", axis)
+    return None if within == -1 else within * max(1, _network_size(settings, "dcn", axis))
+
+
+def _network_size(settings: Settings, network: str, axis: str) -> int:
+    """The size of an axis over one network; -1 if it is left open."""
+    key = f"{network}_{axis}_parallelism"
+    value = settings.get(key, -1 if key in _OPEN else 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < -1 or value == 0:
+        raise BadFile(f"maxtext: {key} is {value!r}; it must be a number from 1, or -1.")
+    return value
 
 
 def _is_axis(key: str) -> bool:

@@ -7,6 +7,7 @@ which Megatron-LM makes flags. https://github.com/NVIDIA/Megatron-LM
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.errors import BadFile
@@ -40,7 +41,7 @@ _DTYPES = (
 )  # fmt: skip
 # Flags that change memory or speed, and that plans have no word for.
 _UNREAD = (
-    "--optimizer", "--optimizer-offload-fraction", "--fp8-param-gather", "--fp4-format",
+    "--optimizer", "--optimizer-offload-fraction", "--fp4-format",
     "--fp4-param-gather",
     "--cpu-offloading", "--fine-grained-activation-offloading", "--mtp-num-layers",
 )  # fmt: skip
@@ -189,6 +190,7 @@ def read(settings: Settings) -> TrainingLaunch:
         notes.append(
             "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
         )
+    notes += _unplanned(settings)
     launch = megatron_layout.read(
         values,
         "megatron",
@@ -204,6 +206,19 @@ def read(settings: Settings) -> TrainingLaunch:
     if "--optimizer-cpu-offload" in settings:
         launch = replace(launch, offload=("optimizer",))
     return _sharded_by_deepspeed(launch, settings)
+
+
+def _unplanned(settings: Settings) -> Iterator[str]:
+    """What the flags change of memory and steps, and the plan does not."""
+    if settings.get("--fp8-param-gather") or settings.get("--fp8-param"):
+        yield (
+            "--fp8-param-gather keeps weights in fp8 alone and gathers them so. The plan has a "
+            "bf16 copy too, of 2 bytes a parameter, and gathers that: it needs more memory and "
+            "traffic than the run."
+        )
+    if "--rampup-batch-size" in settings:
+        batch = settings.get("--global-batch-size", "--global-batch-size")
+        yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."
 
 
 def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:

@@ -8,6 +8,7 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -153,12 +154,14 @@ def read(
     sizes = {name: _size(values, name, framework) for name in _SIZES}
     tensor = sizes["tensor_model_parallel_size"]
     degree = sizes["expert_model_parallel_size"]
-    expert_tensor = values.get("expert_tensor_parallel_size")
+    expert_tensor = None
+    if values.get("expert_tensor_parallel_size") is not None:
+        expert_tensor = _size(values, "expert_tensor_parallel_size", framework)
     mesh = {
         "tensor": tensor,
         "pipe": sizes["pipeline_model_parallel_size"],
         "context": sizes["context_parallel_size"],
-        "expert": expert_axis(degree, int(expert_tensor or tensor), tensor, framework),
+        "expert": expert_axis(degree, expert_tensor or tensor, tensor, framework),
     }
     zero = 1 if values.get("use_distributed_optimizer") else 0
     strategy = values.get("data_parallel_sharding_strategy")
@@ -168,8 +171,13 @@ def read(
         mesh["data"] = sizes["num_distributed_optimizer_instances"]
     micro_batch = values.get("micro_batch_size")
     batch = values.get("global_batch_size")
-    virtual = values.get("virtual_pipeline_model_parallel_size")
-    layers = values.get("num_layers_per_virtual_pipeline_stage")
+    virtual, layers = (
+        _size(values, name, framework) if values.get(name) is not None else None
+        for name in (
+            "virtual_pipeline_model_parallel_size",
+            "num_layers_per_virtual_pipeline_stage",
+        )
+    )
     notes: list[str] = []
     has_sequences = values.get("sequence_parallel", framework != "megatron")
     if tensor > 1 and str(has_sequences).lower() == "false":
@@ -184,6 +192,13 @@ def read(
             f"token dispatcher {dispatcher}: tokens are planned to reach their experts by an "
             "AllToAll of the network, and export writes alltoall."
         )
+    expert_ranks = degree * (expert_tensor or tensor)
+    if expert_ranks < tensor:
+        notes.append(
+            f"the experts are shared by {expert_ranks} ranks, and each group of {tensor} tensor "
+            f"ranks has {tensor // expert_ranks} copies; the plan shares them among all {tensor}, "
+            "which takes less memory than the run needs."
+        )
     dtypes, dtype_notes = _dtypes(values)
     comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
     return TrainingLaunch(
@@ -196,14 +211,22 @@ def read(
         zero=zero,
         schedule="interleaved" if virtual or layers else "1f1b",
         virtual=virtual,
-        layers_per_chunk=layers,
+        chunks=functools.partial(_chunks, layers) if layers else None,
         context_kind=comm or "ring",
-        expert_tensor=int(expert_tensor) if expert_tensor and expert_tensor != tensor else None,
+        expert_tensor=expert_tensor if expert_tensor != tensor else None,
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *extra_notes),
         **megatron_recompute.read(values),
         **others,
     )
+
+
+def _chunks(layers: int, n_layers: int, n_stages: int) -> int:
+    """Chunks of a stage, of so many layers each; 1, as with all of its layers, is plain 1F1B.
+
+    `validate_args` of Megatron-LM then leaves the schedule without chunks.
+    """
+    return max(1, n_layers // (n_stages * layers))
 
 
 def _dtypes(values: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:

@@ -26,8 +26,8 @@ def command(run: TrainingRun) -> str:
         settings["zero"] = layout.zero
     if layout.virtual > 1:
         settings["virtual"] = layout.virtual
-    if layout.expert_tensor:
-        settings["expert_tensor"] = layout.expert_tensor
+    if run.is_moe and layout.mesh.tensor > 1:
+        settings["expert_tensor"] = run.expert_tensor
     if layout.loss_chunks > 1:
         settings["loss_chunks"] = layout.loss_chunks
     texts = [f"{name}={value}" for name, value in settings.items()]
@@ -80,6 +80,7 @@ def read(text: str, framework: str) -> TrainingLaunch:
     numbers = {
         name: _number(name, value) for name, value in settings.items() if name not in words()
     }
+    shards = numbers.get("expert_tensor")
     batch, seq = parse_batch(options["--batch"]) if "--batch" in options else (None, None)
     return TrainingLaunch(
         sizes={role: numbers.get(role, 1) for role in INSIDE_OUT},
@@ -89,7 +90,7 @@ def read(text: str, framework: str) -> TrainingLaunch:
         n_microbatches=numbers.get("n_microbatches"),
         zero=numbers.get("zero"),
         virtual=numbers.get("virtual"),
-        expert_tensor=numbers.get("expert_tensor"),
+        expert_tensor=None if shards == numbers.get("tensor") else shards,
         schedule=settings.get("schedule"),
         context_kind=settings.get("context_kind"),
         remat=options.get("--remat"),

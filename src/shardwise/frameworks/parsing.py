@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from shardwise.errors import BadFile
 from shardwise.frameworks import heredocs, manifest, shell_script, simple_yaml
 from shardwise.frameworks.exported import Settings
-from shardwise.frameworks.shell.run import Beside, Run, run
+from shardwise.frameworks.shell.result import Run
+from shardwise.frameworks.shell.run import Beside, run
 
 SCRIPT = ".sh"
 # Flags that name a file of options: `--config`, `--deepspeed`, `--extra_llm_api_options`.

@@ -35,9 +35,10 @@ from shardwise.frameworks.exported import (
 )
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.frameworks.parsing import names_of_files, parse
-from shardwise.frameworks.shell.run import Beside, Run
+from shardwise.frameworks.shell.result import Run
+from shardwise.frameworks.shell.run import Beside
 from shardwise.frameworks.shell_script import PROGRAM
-from shardwise.frameworks.spelling import misspelled
+from shardwise.frameworks.spelling import may_be_option, misspelled
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -60,6 +61,7 @@ FRAMEWORKS: dict[str, Framework] = {
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
+LONGEST_COMMAND = 60  # characters, in a note
 LONGEST_CONDITION = 120  # characters, in a note
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
@@ -197,7 +199,8 @@ def read(
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
     if script:
-        launch = replace(launch, notes=(*launch.notes, *_notes_of_script(script)))
+        notes = _notes_of_script(script, settings, framework.name)
+        launch = replace(launch, notes=(*launch.notes, *notes))
     origin = _ORIGIN.search(text)
     if origin:
         launch = replace(
@@ -220,22 +223,41 @@ def read(
     )
 
 
-def _notes_of_script(script: Run) -> Iterator[str]:
+def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterator[str]:
     """What of a script is not planned, or may not be what it runs."""
     started = shell_script.servers(script)
     if len(started) > 1:
-        yield f"of its {len(started)} servers the first is planned: {' '.join(started[0])[:60]} ..."
-    skipped = [name for name in script.skipped if name not in script.scope.values]
+        first, other = (" ".join(command)[:LONGEST_COMMAND] for command in started[:2])
+        yield (
+            f"of its {len(started)} servers the first is planned: {first} ... To plan another, as "
+            f"{other} ..., save a file with its command alone."
+        )
+    skipped = [
+        name
+        for name in script.skipped
+        if name not in script.scope.values
+        and name not in settings
+        and _may_matter(name, script, framework)
+    ]
     if skipped:
         yield f"not read, as the script takes other branches: {_listed(skipped)}."
-    for variable, value in script.loops:
+    # A function with a loop may be called often; the first turn is that of the first call.
+    for variable, value in dict(reversed(script.loops)).items():
         yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
-    if script.doubtful:
+    doubtful = [name for name in script.doubtful if _may_matter(name, script, framework)]
+    if doubtful:
         conditions = dict.fromkeys(" ".join(text.split()) for text in script.unknown)
         yield (
             f"read, though only the shell knows whether {'; '.join(conditions)[:LONGEST_CONDITION]}"
-            f" holds: {_listed(script.doubtful)}; the last value counts."
+            f" holds: {_listed(doubtful)}; the last value counts."
         )
+
+
+def _may_matter(name: str, script: Run, framework: str) -> bool:
+    """Whether an option or a variable of a branch could change the plan."""
+    if name.startswith("-"):
+        return may_be_option(name, framework)
+    return name in script.scope.used
 
 
 def _listed(options: Iterable[str]) -> str:

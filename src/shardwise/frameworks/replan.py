@@ -9,6 +9,7 @@ from shardwise.frameworks import registry
 from shardwise.frameworks.chip_devices import engine_on_chips, on_chips
 from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
+from shardwise.frameworks.slices import over_slices
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.machine import system_of
@@ -41,7 +42,7 @@ def training_plan(
     n_layers = sum(group.count for group in model.groups)
     _check_model(launch, model, n_layers)
     launch.check_chips()
-    launch = on_chips(launch.on(model, system.chip), system)
+    launch = on_chips(over_slices(launch.on(model, system.chip), system), system)
     n_sequences, length = batch or (_batch(launch, system), launch.seq)
     if not n_sequences or not length:
         missing = "batch and sequence length" if not n_sequences else "sequence length"
@@ -55,7 +56,7 @@ def training_plan(
             f"Name a machine of {launch.n_chips:,} chips."
         )
     mesh = launch.mesh(system.n_chips)
-    choices = launch.choices(mesh, n_layers)
+    choices = launch.choices(mesh, n_layers, has_experts=model.is_moe)
     if batch:  # another batch has other microbatches
         choices.pop("n_microbatches", None)
     compute = launch.compute or "bf16"
@@ -147,7 +148,7 @@ def serving_plan(
     tokens = context or launch.context
     if not tokens:
         raise BadInput("the file does not say the longest sequence. Add --context N.")
-    launch = engine_on_chips(launch, chip_of(machine))
+    launch = engine_on_chips(launch.on(model), chip_of(machine))
     _check_cache_ranks(launch, model)
     if isinstance(machine, System):
         _check_replicas(launch, machine)
@@ -166,7 +167,9 @@ def serving_plan(
             compute=usual_compute(weights, chip),
             drafted=launch.drafted,
         )
-        return serving_build.plan(model, machine, job, launch.choices(mesh))
+        return serving_build.plan(
+            model, machine, job, launch.choices(mesh, has_experts=model.is_moe)
+        )
 
     try:
         plan = planned(batch or launch.batch)

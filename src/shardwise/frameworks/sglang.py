@@ -99,17 +99,10 @@ def read(settings: Settings) -> ServingLaunch:
         )
     tensor = ranks // (groups * context)
     degree = values.size("ep_size", "ep", "expert_parallel_size")
-    splits: dict[str, int | str] = {}
-    ignored: tuple[str, ...] = ()
-    if degree > 1 or groups > 1:
-        shards = max(1, tensor * groups // degree)
-        if shards > tensor:  # more ranks than a group of attention has: plans have whole experts
-            ignored = (f"ep-size {degree}: experts shared by several groups of attention",)
-            shards = 1
-        if shards != tensor:
-            splits["expert_tensor"] = shards
+    if _has_whole_experts(values):
+        degree = tensor * groups
+    expert_tensor, expert_note = engine_layout.expert_shards(degree, tensor, groups)
     shared = values.size("dcp_size", "decode_context_parallel_size")
-    splits["kv"] = engine_layout.kv_split(shared)
     names = {word: dtype for dtype, word in _KV.items()}
     names |= {"bfloat16": "bf16", "fp8_e5m2": "fp8"}
     kv, unread = engine_layout.kv_cache(values, names)
@@ -134,14 +127,27 @@ def read(settings: Settings) -> ServingLaunch:
         chunk=max(1, chunk // groups) if chunk and chunk > 0 else None,
         weights=engine_layout.weights_dtype(values.get("quantization")) or dtype,
         kv=kv,
-        splits=splits,
+        kv_split=engine_layout.kv_split(shared),
+        expert_tensor=expert_tensor,
         cache_ranks=shared,
-        ignored=ignored + values.unread_beside_drafts(_UNREAD, drafted) + unread,
+        expert_note=expert_note,
+        ignored=values.unread_beside_drafts(_UNREAD, drafted) + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         replicas=1 if values.get("enable_dp_attention") else values.size(*DP_SIZE),
         part=mode if mode in ("prefill", "decode") else None,
         model=model,
+    )
+
+
+def _has_whole_experts(values: Values) -> bool:
+    """Whether `ep-size` becomes `tp-size`, as `ServerArgs` sets it for an AllToAll of experts.
+
+    `--enable-ep-moe` and `--enable-deepep-moe` did so until 2025.
+    """
+    backend = str(values.get("moe_a2a_backend") or "none")
+    return backend != "none" or any(
+        values.get(name) is True for name in ("enable_ep_moe", "enable_deepep_moe")
     )
 
 
@@ -153,7 +159,8 @@ def knows(settings: Settings) -> int:
         "enable_dp_attention", "tp",
     )  # fmt: skip
     words = [settings.get("-m"), *words_of(settings)]
-    return Values(settings, "sglang").count(names) + 5 * ("sglang.launch_server" in words)
+    is_server = "sglang.launch_server" in words or "dynamo.sglang" in words
+    return Values(settings, "sglang").count(names) + 5 * is_server
 
 
 FRAMEWORK = Framework(

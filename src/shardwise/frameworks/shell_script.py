@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.frameworks.shell.run import Run
+from shardwise.frameworks.shell.result import Run
 
 PROGRAM = "$"  # the key of the command before its flags
 # A script that torchrun starts, or a subcommand as tyro names them: never the value of a flag.
@@ -18,7 +18,8 @@ OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)
 _END_OF_LINE = "\x00"  # a word for the end of a command, which ends the values of a flag
 # Begin of a command that starts a server.
 _SERVER = re.compile(
-    r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\btrtllm-serve\b|\bdynamo\."
+    r"\bvllm serve\b|\bvllm\.entrypoints\.|\bsglang\.launch_server\b|\btrtllm-serve\b"
+    r"|\bdynamo\.(?:vllm|sglang|trtllm)\b"
 )
 _VARIABLE = re.compile(r"\$\{?\w+\}?")
 
@@ -136,7 +137,8 @@ def number_or_text(word: str) -> int | float | str | bool:
 
 def words_of(settings: Mapping[str, Any]) -> list[str]:
     """The words of a script that are neither flags nor their values; none of another file."""
-    return list(settings.get(PROGRAM) or [])
+    words = settings.get(PROGRAM)
+    return list(words) if isinstance(words, list) else []
 
 
 def torchrun_chips(settings: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from shardwise.frameworks.exported import Settings, flat
 FOLDER = Path(__file__).parent / "options"
 CLOSE = 0.9  # share of equal letters
 SHORTEST = 8  # letters; shorter names resemble too many others
+SHORT = 4  # letters of flags that are other names of an option
 WORD = 5  # letters of a part that a misspelled one may be
 
 
@@ -34,6 +36,29 @@ def misspelled(settings: Settings, framework: str) -> list[str]:
         if close:
             found.append(f"{key}; close: {names[close[0]]}")
     return found
+
+
+def may_be_option(flag: str, framework: str) -> bool:
+    """Whether a flag is one of a framework, or is too short to be in its list, as `--tp`."""
+    names, plain = _names(framework), _plain(flag)
+    return not names or len(plain) <= SHORT or plain in names or plain.removeprefix("no_") in names
+
+
+def unknown_options(settings: Settings, framework: str) -> list[str]:
+    """Options of a file, without flags and variables of a script, that the framework lacks.
+
+    Those that `misspelled` names are left out.
+    """
+    names = _names(framework)
+    misspellings = {text.partition(";")[0] for text in misspelled(settings, framework)}
+    return [
+        key
+        for key in settings
+        if re.fullmatch(r"[a-z]\w*", key)
+        and key != "text"
+        and _plain(key) not in names
+        and key not in misspellings
+    ]
 
 
 def _is_inside(key: str, names: Mapping[str, str]) -> bool:

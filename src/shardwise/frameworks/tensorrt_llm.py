@@ -71,7 +71,7 @@ def read(settings: Settings) -> ServingLaunch:
     values = Values(settings, "tensorrt-llm")
     ranks = values.size("tensor_parallel_size", "tp_size")
     groups = ranks if values.get("enable_attention_dp") else 1
-    degree = values.size("moe_expert_parallel_size", "ep_size")
+    degree = _expert_degree(values, ranks)
     if values.size("context_parallel_size", "cp_size") > 1:
         raise BadFile(
             f"tensorrt-llm: context_parallel_size {values.size('context_parallel_size')} shards "
@@ -83,9 +83,7 @@ def read(settings: Settings) -> ServingLaunch:
             f"tensor_parallel_size {ranks}. Write one that divides it."
         )
     tensor = ranks // groups
-    splits: dict[str, int | str] = {"kv": "copied"}
-    if (degree > 1 or groups > 1) and ranks // degree != tensor:
-        splits["expert_tensor"] = ranks // degree
+    expert_tensor, expert_note = engine_layout.expert_shards(degree, tensor, groups)
     per_rank = values.number("max_batch_size")
     drafted = engine_layout.drafted_tokens(
         values.get("speculative_config"), "max_draft_len", "num_nextn_predict_layers"
@@ -105,12 +103,22 @@ def read(settings: Settings) -> ServingLaunch:
         chunk=values.number("max_num_tokens"),
         weights=_weights(settings, values) or dtype,
         kv="fp8" if cache == "fp8" else "bf16",  # "auto" is the dtype of activations
-        splits=splits,
+        expert_tensor=expert_tensor,
+        expert_note=expert_note,
         ignored=values.unread_beside_drafts(("speculative_config",), drafted),
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         model=model,
     )
+
+
+def _expert_degree(values: Values, ranks: int) -> int:
+    """Ranks with different experts; of the two sizes of experts, one follows from the other."""
+    shards = values.number("moe_tensor_parallel_size")
+    degree = values.number("moe_expert_parallel_size", "ep_size")
+    if degree is None and shards and shards > 0 and ranks % shards == 0:
+        return ranks // shards
+    return values.size("moe_expert_parallel_size", "ep_size")
 
 
 def _weights(settings: Settings, values: Values) -> str | None:
@@ -129,7 +137,7 @@ def knows(settings: Settings) -> int:
         "kv_cache_free_gpu_mem_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
-    if {COMMAND, BUILD} & {*words_of(settings)}:
+    if {COMMAND, BUILD} & {*words_of(settings)} or settings.get("-m") == "dynamo.trtllm":
         return 5 + count
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else count

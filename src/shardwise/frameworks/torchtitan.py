@@ -44,6 +44,8 @@ _CONFIGS = {
     "deepseek-v2-lite": ("deepseek_v3", "deepseek_v3_16b"),
     "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
 }
+# Layers that embeddings and head count as, 1 each by default.
+_ENDS = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
 _REMAT = {"full": "full", "dots": "selective", "mlp": "selective", "norms": "selective"}
 
 
@@ -96,6 +98,7 @@ def _pipeline(run: TrainingRun) -> Settings:
         chunks = layout.mesh.pipe * layout.virtual
         layers = max(1, run.plan.model.n_layers // chunks)
         settings["--parallelism.pipeline_parallel_layers_per_stage"] = layers
+        settings |= dict.fromkeys((f"--parallelism.{name}" for name in _ENDS), 0)
     return settings
 
 
@@ -195,7 +198,7 @@ def read(settings: Settings) -> TrainingLaunch:
         else local,
         zero=3 if zero3 else 2 if shard != 1 else 0,
         schedule=_schedule(values, pipe),
-        layers_per_chunk=number("parallelism.pipeline_parallel_layers_per_stage", None),
+        chunks=functools.partial(_chunks, values),
         remat=_read_remat(settings, values),
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
@@ -254,6 +257,27 @@ def _schedule(values: dict[str, Any], pipe: int) -> str:
             f"{', '.join(_SCHEDULES.values())}."
         )
     return names.get(word.lower(), "1f1b")
+
+
+def _chunks(values: dict[str, Any], n_layers: int, n_stages: int) -> int:
+    """Virtual stages of a rank under a schedule with several, as `pipeline_llm` counts them.
+
+    It has 2 by default; with layers of a stage, embeddings and head count as layers too.
+    torchtitan/distributed/pipeline_parallel.py
+    """
+    number = functools.partial(exported.number, values, framework="torchtitan")
+    layers = number("parallelism.pipeline_parallel_layers_per_stage", None)
+    if not layers:
+        return 2
+    ends = sum(number(f"parallelism.{name}", 1) for name in _ENDS)
+    n_chunks = -(-(n_layers + ends) // layers)
+    if n_chunks % n_stages or n_chunks < 2 * n_stages:
+        raise BadFile(
+            f"torchtitan: pipeline_parallel_layers_per_stage {layers} makes {n_chunks} virtual "
+            f"stages of {n_layers} layers and {ends} for embeddings and head; it needs a multiple "
+            f"of {n_stages}, from {2 * n_stages}."
+        )
+    return int(n_chunks // n_stages)
 
 
 def _values(settings: Settings) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """vLLM: the YAML file of `vllm serve --config`, whose keys are its options.
 
-A rank of data parallelism has its own sequences; under expert parallelism, the ranks of data and
-tensor parallelism together share the experts. https://docs.vllm.ai/en/latest/serving/engine_args
+A rank of data parallelism has its own sequences. The ranks of data and tensor parallelism together
+share the experts: whole ones under expert parallelism, else each has a slice of all.
+https://docs.vllm.ai/en/latest/serving/data_parallel_deployment
 """
 
 from __future__ import annotations
@@ -109,11 +110,7 @@ def read(settings: Settings) -> ServingLaunch:
     tensor = values.size("tensor_parallel_size", "tp", "tp_size")
     ranks = values.size("data_parallel_size", "dp", "dp_size")
     whole = values.get("enable_expert_parallel", "ep") is True
-    splits: dict[str, int | str] = {}
-    if whole and tensor > 1:
-        splits["expert_tensor"] = 1
     shards = values.size("decode_context_parallel_size", "dcp")
-    splits["kv"] = engine_layout.kv_split(shards)
     sizes = {
         "tensor": tensor,
         "pipe": values.size("pipeline_parallel_size", "pp"),
@@ -138,14 +135,25 @@ def read(settings: Settings) -> ServingLaunch:
         chunk=values.number("max_num_batched_tokens"),
         weights=engine_layout.weights_dtype(values.get("quantization", "q")) or dtype,
         kv=kv,
-        splits=splits,
+        kv_split=engine_layout.kv_split(shards),
+        expert_tensor=1 if whole else None,
         cache_ranks=shards,
         ignored=values.unread_beside_drafts(_UNREAD, drafted) + unread,
         notes=engine_layout.draft_notes(drafted),
         drafted=drafted,
         replicas=1 if whole else ranks,
+        shares_experts=True,
+        expert_note=_expert_note(ranks) if ranks > 1 and not whole else "",
         part=roles[0] if roles else None,
         model=model,
+    )
+
+
+def _expert_note(ranks: int) -> str:
+    return (
+        f"without expert parallelism each of the {ranks} data-parallel ranks has slices of all "
+        "experts. The plan gives each rank some experts, which takes as much memory and sends "
+        "their tokens in other ways."
     )
 
 
@@ -171,7 +179,8 @@ def knows(settings: Settings) -> int:
         "max_num_batched_tokens", "gpu_memory_utilization", "enable_expert_parallel",
         "kv_cache_dtype", "data_parallel_size",
     )  # fmt: skip
-    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words_of(settings))
+    words = [settings.get("-m"), *words_of(settings)]
+    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words or "dynamo.vllm" in words)
 
 
 FRAMEWORK = Framework(

@@ -115,9 +115,43 @@ torchrun pretrain_gpt.py --seq-length 128 --global-batch-size 8 ${ARGS[@]}
 """
     (note,) = [note for note in registry.read(text, "a.sh").launch.notes if "shell" in note]
     assert note == (
-        "read, though only the shell knows whether [ -d /fast ] holds: ARGS, --fp8-format, TP; the "
+        "read, though only the shell knows whether [ -d /fast ] holds: ARGS, --fp8-format; the "
         "last value counts."
     )
+
+
+SETUP = """
+pip_install() { if [ -f done ]; then pip install --upgrade --no-cache-dir pkg; fi; }
+pip_install
+DEBUG=0
+if [ $DEBUG = 1 ]; then
+  IFS=,
+  local_only=1
+  NODES=2
+  ls --color x
+  ARGS="--tensor-model-parallel-size 8 --recompute-granularity full"
+fi
+for LEN in 1 2; do for GPU in 0 1; do train $GPU; done; done
+torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --sequence-parallel --seq-length 128 \\
+  --micro-batch-size 1 --global-batch-size 8 --bf16 --nnodes ${NODES:-1} $ARGS
+"""
+
+
+def test_only_what_could_change_the_plan_is_named() -> None:
+    skipped, *loops = registry.read(SETUP, "a.sh").launch.notes
+    assert skipped == (
+        "not read, as the script takes other branches: NODES, ARGS, --recompute-granularity."
+    )
+    assert sorted(loops) == [
+        "of the loop over GPU the first turn is planned, GPU=0.",
+        "of the loop over LEN the first turn is planned, LEN=1.",
+    ]
+
+
+def test_a_loop_is_named_once() -> None:
+    text = "f() { for N in 1 2; do vllm serve m --port $N; done; }\nf\nf\nvllm serve m --tp 2"
+    notes = registry.read(text, "a.sh").launch.notes
+    assert sum("loop over N" in note for note in notes) == 1
 
 
 def test_words_and_semicolons_in_quotes_are_no_branches() -> None:

@@ -119,7 +119,7 @@ def test_batch_words_and_names_are_read() -> None:
     vllm = launch(VLLM, "serve.sh")
     assert isinstance(vllm, ServingLaunch)
     assert (vllm.model, vllm.batch, vllm.context) == ("Qwen/Qwen3-30B-A3B", 256, 32768)
-    assert (vllm.kv, vllm.splits) == ("fp8", {"expert_tensor": 1, "kv": "copied"})
+    assert (vllm.kv, vllm.kv_split, vllm.expert_tensor) == ("fp8", "copied", 1)
     titan = launch(TORCHTITAN, "train.toml")
     assert (titan.zero, titan.remat, titan.micro_batch) == (3, "dots", 2)
     assert launch(DEEPSPEED, "ds.json").batch is None

@@ -109,9 +109,9 @@ def test_an_engine_comes_back(framework: str, name: str) -> None:
     assert 0 <= launch.batch - plan.estimate.decode.batch < ranks  # rounded up to all ranks
     shards = plan.strategy.servers.expert_tensor
     if plan.strategy.servers.mesh["tensor"] > 1:
-        assert launch.splits.get("expert_tensor") == shards
+        assert launch.expert_tensor == shards
     is_split = plan.strategy.servers.kv == "sequence"
-    assert launch.splits["kv"] == ("sequence" if is_split else "copied")
+    assert launch.kv_split == ("sequence" if is_split else "copied")
 
 
 @pytest.mark.parametrize("framework", registry.names())

@@ -87,6 +87,8 @@ def run(
     inputs.done()
     if isinstance(launch, TrainingLaunch):
         launch = launch.on(config, system.chip)
+    elif isinstance(launch, ServingLaunch):
+        launch = launch.on(config)
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
     for text in launch.notes:

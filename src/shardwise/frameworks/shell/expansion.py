@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -67,12 +67,16 @@ class Scope:
         arguments: of the function that is run; a script itself has none.
         empty: whether a variable that nobody sets is empty; else it stays as it is.
         is_known: whether all that was put in is known.
+        used: names of variables whose value was put in somewhere, set or not.
+        output: what the commands of `$(...)` write; None if only a shell knows.
     """
 
     values: dict[str, Value] = field(default_factory=dict)
     arguments: list[str] | None = None
     empty: bool = False
     is_known: bool = True
+    used: set[str] = field(default_factory=set)
+    output: Callable[[str], str | None] = field(default=lambda _: None, repr=False)
 
     def text(self, word: str) -> str:
         """A word as one text, as the value of an assignment."""
@@ -134,6 +138,7 @@ class Scope:
         """The value of an expression; None if it is no known number."""
 
         def of_name(match: re.Match[str]) -> str:
+            self.used.add(match[0])
             value = self.get(match[0])
             if not isinstance(value, str) or depth >= DEEPEST:
                 return match[0]
@@ -164,7 +169,11 @@ class Scope:
                 number = self.number(match["sum"])
                 yield Segment("".join(match[0].split()) if number is None else str(number))
             elif kind == "command":
-                yield Segment(self._of_command(match[0]))
+                output = self._of_command(match[0])
+                yield Segment(
+                    match[0] if output is None else output,
+                    is_split=output is not None and not is_quoted,
+                )
             elif kind == "braced":
                 yield from self._of_value(self._braced(match["braced"], match[0]), is_quoted)
             elif kind == "name":
@@ -181,22 +190,27 @@ class Scope:
             yield Segment(item, is_split=not is_quoted, is_end=i < len(items) - 1)
 
     def _named(self, name: str, whole: str) -> Value:
+        self.used.add(name)
         value = self.get(name)
         if isinstance(value, list) and name not in _LISTS:
             return value[0] if value else ""
         return self._unset(name, whole) if value is None else value
 
     def _unset(self, name: str, whole: str) -> str:
+        if name.isdecimal() and self.arguments is not None:
+            return ""  # the function has fewer
         if self.empty:
             self.is_known &= not _OF_LAUNCHERS.fullmatch(name)
             return ""
         return whole
 
-    def _of_command(self, whole: str) -> str:
-        """What a command in a word writes: known of `expr` alone."""
-        expr = _EXPR.fullmatch(whole)
-        number = self.number(expr[1].replace("\\", "")) if expr else None
-        return whole if number is None else str(number)
+    def _of_command(self, whole: str) -> str | None:
+        """What a command in a word writes, without the ends of its last lines."""
+        if expr := _EXPR.fullmatch(whole):
+            number = self.number(expr[1].replace("\\", ""))
+            return None if number is None else str(number)
+        output = self.output(whole[2:-1] if whole[0] == "$" else whole[1:-1].replace("\\", ""))
+        return None if output is None else output.rstrip("\n")
 
     def _braced(self, text: str, whole: str) -> Value:
         """`${NAME...}`; it stays as it is where only a shell knows it."""
@@ -204,6 +218,7 @@ class Scope:
         if not match or text[0] == "!":
             return whole
         name, key, argument = match["name"], match["key"], match["word"]
+        self.used.add(name)
         value = self.get(name)
         if key is not None and value is not None:
             value = self._item(value, key)

@@ -12,9 +12,15 @@ from typing import TypeAlias
 
 @dataclass(slots=True)
 class Command:
-    """A command: its words as they are written, with their quotes."""
+    """A command.
+
+    Args:
+        words: as they are written, with their quotes.
+        is_redirected: whether what it writes goes elsewhere: `echo WARNING >&2`.
+    """
 
     words: list[str]
+    is_redirected: bool = False
 
 
 @dataclass(slots=True)

@@ -7,16 +7,18 @@ branches are read, in order, and their settings are doubtful.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.shell import syntax
+from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
-from shardwise.frameworks.shell.expansion import Scope
+from shardwise.frameworks.shell.expansion import Scope, Value
+from shardwise.frameworks.shell.launchers import started
 from shardwise.frameworks.shell.nodes import (
     Case,
     Chain,
@@ -27,50 +29,28 @@ from shardwise.frameworks.shell.nodes import (
     If,
     Node,
     as_written,
-    words_of,
 )
+from shardwise.frameworks.shell.result import Run, settings_of
+from shardwise.frameworks.shell.writers import written
 
 # The text of a file that another one names, or None where there is none.
 Beside = Callable[[str], str | None]
 
 MOST_STEPS = 20_000  # commands and loops of a script, each time that they are met
 DEEPEST = 20  # calls of functions, and files, in one another
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
 _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
+_OF_FUNCTIONS = ("local", "declare", "typeset")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _TRUTHS = ("true", "false")
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
-_SUM_ASSIGNED = re.compile(r"\s*(\w+)\s*([-+*/%]?)=(?!=)(.*)", re.S)
 # Flags of shells, xpk and others whose value is a script.
 _TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
 _SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
-# Options, and the variable that a command sets, in a command as it is written.
-_SETTING = re.compile(r"(?<![\w-])--?[a-zA-Z]{2}[\w-]*|^\s*(?:export\s+)?(\w+)\+?=", re.M)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
 _FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
-
-
-@dataclass(slots=True)
-class Run:
-    """What a script does.
-
-    Args:
-        commands: the words of each command.
-        scope: the variables at its end.
-        skipped: options and variables of branches that are not taken.
-        unknown: conditions that only the shell can know.
-        doubtful: options and variables of their branches, which are read.
-        loops: variables of loops whose body has commands, and their value in the first turn, which
-            is read, where there are more.
-    """
-
-    commands: list[list[str]] = field(default_factory=list)
-    scope: Scope = field(default_factory=Scope)
-    skipped: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    doubtful: list[str] = field(default_factory=list)
-    loops: list[tuple[str, str]] = field(default_factory=list)
 
 
 def run(
@@ -114,6 +94,10 @@ class _Shell:
         self._steps = 0
         self._depth = 0
         self._is_doubtful = False
+        self._output: list[str] | None = None  # what is written inside `$(...)`
+        self._locals: list[dict[str, Value | None]] = []  # of each function: their outer values
+        self._is_returning = False
+        self._scope.output = self._output_of
 
     @property
     def _scope(self) -> Scope:
@@ -130,6 +114,8 @@ class _Shell:
     def _walk_all(self, nodes: list[Node]) -> bool | None:
         status: bool | None = True
         for node in nodes:
+            if self._is_returning:
+                break
             status = self._walk(node)
         return status
 
@@ -139,8 +125,12 @@ class _Shell:
         if self._steps > MOST_STEPS:
             raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} steps.")
         match node:
-            case Command(words):
-                return self._command(words)
+            case Command(words, is_redirected):
+                output = self._output
+                self._output = None if is_redirected else output
+                status = self._command(words)
+                self._output = output
+                return status
             case Chain(first, following):
                 return self._chain(first, following)
             case If():
@@ -161,14 +151,14 @@ class _Shell:
         if words and words[0] in TESTS:
             return holds(words, self._scope)
         if self._is_doubtful:
-            self.result.doubtful += _settings(" ".join(words))
+            self.result.doubtful += settings_of(" ".join(words))
         if len(words) == 1 and (arithmetic := _SUM.fullmatch(words[0])):
-            return self._sum(arithmetic[1])
-        assigned = list(takewhile(_ASSIGNMENT.fullmatch, words))
+            return calculate(self._scope, arithmetic[1])
+        assigned = list(takewhile(ASSIGNMENT.fullmatch, words))
         named = words[len(assigned) :]
         if not named:
             for word in assigned:
-                self._assign(word)
+                assign(self._scope, word)
             # Perhaps the overrides of a command: `per_device_batch_size=2` on a line of its own.
             if len(assigned) > 1 or (assigned and _OVERRIDE.match(assigned[0])):
                 self.result.commands.append([self._scope.text(word) for word in assigned])
@@ -176,19 +166,42 @@ class _Shell:
         if named[0] in _DECLARATIONS or named[0] in ("eval", "let", ":"):
             return self._builtin(named[0], named[1:])
         before = [self._scope.text(word) for word in assigned]
-        return self._call(before, [field for word in named for field in self._scope.fields(word)])
+        fields = [field for word in named for field in self._scope.fields(word)]
+        variables = dict(word.split("=", 1) for word in before if _VARIABLE.match(word))
+        return self._with(variables, partial(self._call, before, fields))
+
+    def _with(self, variables: Mapping[str, str], walk: Callable[[], bool | None]) -> bool | None:
+        """Walk through a command that has variables of its own."""
+        outer = {name: self._scope.values.get(name) for name in variables}
+        for name, value in variables.items():
+            self._scope.set(name, value)
+        status = walk()
+        self._restore(outer)
+        return status
+
+    def _restore(self, variables: Mapping[str, Value | None]) -> None:
+        """Give variables the values that they had; None if they had none."""
+        for name, value in variables.items():
+            if value is None:
+                self._scope.values.pop(name, None)
+            else:
+                self._scope.values[name] = value
 
     def _builtin(self, name: str, words: list[str]) -> bool | None:
         if name == "eval":
             self._inside(partial(self.text, " ".join(map(self._scope.text, words))))
             return None
+        is_local = self._locals and name in _OF_FUNCTIONS and "-g" not in words
         for word in words:
+            if is_local and (variable := _NAME.match(word)):
+                old = self._scope.values.get(variable[0])
+                self._locals[-1].setdefault(variable[0], old)
             if name == "let":
-                self._sum(self._scope.text(word))
+                calculate(self._scope, self._scope.text(word))
             elif name == ":":
                 self._scope.text(word)  # ${TP:=8} sets a variable
             else:
-                self._assign(word)
+                assign(self._scope, word)
         return True
 
     def _call(self, before: list[str], fields: list[str]) -> bool | None:
@@ -202,14 +215,55 @@ class _Shell:
             self._scope.arguments = (self._scope.arguments or [])[n_left_out:]
             return True
         if name in self._functions and self._depth < DEEPEST:
-            outer, self._scope.arguments = self._scope.arguments, arguments
-            self._inside(partial(self._walk_all, self._functions[name]))
-            self._scope.arguments = outer
+            self._function(self._functions[name], arguments)
             return None
+        if name == "return" and self._locals:
+            self._is_returning = not self._is_doubtful
+            return None
+        if launched := started(fields):
+            if launched.launcher:
+                self.result.commands.append([*before, *launched.launcher])
+            self._inside(
+                partial(self._with, launched.variables, partial(self._call, [], launched.command))
+            )
+            return None
+        if name in _WRITERS and self._output is not None:
+            self._write(fields)
         if fields and name not in _WRITERS:
             self.result.commands.append([*before, *fields])
             self._scripts_in(fields)
         return None
+
+    def _function(self, body: list[Node], arguments: list[str]) -> None:
+        """Walk through a function, with arguments and local variables of its own."""
+        outer, self._scope.arguments = self._scope.arguments, arguments
+        self._locals.append({})
+        self._inside(partial(self._walk_all, body))
+        self._restore(self._locals.pop())
+        self._scope.arguments = outer
+        self._is_returning = False
+
+    def _output_of(self, text: str) -> str | None:
+        """What the commands of `$(...)` write; None if one of them is not known here."""
+        outer = self.result, self._output, self._is_doubtful
+        scope = replace(self._scope, values=dict(self._scope.values), empty=False)
+        self.result, self._output, self._is_doubtful = Run(scope=scope), [], False
+        try:
+            self._inside(partial(self._walk_all, syntax.parse(text)))
+            output = "".join(self._output)
+            is_unknown = self.result.commands or self.result.unknown or re.search(r"\$\(|`", output)
+            return None if is_unknown else output or None
+        except ValueError:
+            return None
+        finally:
+            self.result, self._output, self._is_doubtful = outer
+
+    def _write(self, fields: list[str]) -> None:
+        text = written(fields)
+        if text is None:
+            self.result.unknown.append(" ".join(fields))
+        elif self._output is not None:
+            self._output.append(text)
 
     def _scripts_in(self, fields: list[str]) -> None:
         """Walk through the scripts that a command has as words: `bash -c "train.py --lr 1"`."""
@@ -234,54 +288,6 @@ class _Shell:
             content = self._beside(_FOLDER.sub("", name))
         if content is not None:
             self._inside(partial(self.text, content))
-        return None
-
-    def _assign(self, word: str) -> None:
-        match = _ASSIGNMENT.fullmatch(word)
-        if not match:  # a name that is declared
-            return
-        name, key, adds, value = match.groups()
-        old = self._scope.get(name)
-        if value.startswith("(") and value.endswith(")"):
-            self._assign_array(name, value[1:-1].strip(), old if adds else None)
-            return
-        if old is None:  # OPTS="$OPTS --bf16" where nothing is set
-            value = re.sub(rf"\$(?:{name}\b|\{{{name}\}})", "", value)
-        text = self._scope.text(value)
-        if key is not None:
-            items = dict(old) if isinstance(old, dict) else {}
-            self._scope.set(name, {**items, self._scope.text(key): text})
-        elif not adds:
-            self._scope.set(name, text)
-        elif isinstance(old, list):
-            self._scope.set(name, [(old[0] if old else "") + text, *old[1:]])
-        else:
-            self._scope.set(name, (old if isinstance(old, str) else "") + text)
-
-    def _assign_array(self, name: str, words: str, old: object) -> None:
-        parts = [word for node in syntax.parse(words) for word in words_of(node)]
-        keyed = [re.fullmatch(r"\[([^\]]*)\]=(.*)", part, re.S) for part in parts]
-        if parts and all(keyed):
-            items = dict(old) if isinstance(old, dict) else {}
-            for match in keyed:
-                if match:
-                    items[self._scope.text(match[1])] = self._scope.text(match[2])
-            self._scope.set(name, items)
-            return
-        before = [old] if isinstance(old, str) else list(old) if isinstance(old, list) else []
-        fields = [field for part in parts for field in self._scope.fields(part)]
-        self._scope.set(name, [*before, *fields])
-
-    def _sum(self, terms: str) -> bool | None:
-        """`let` and `((...))`: an assignment, or a condition."""
-        assigned = _SUM_ASSIGNED.fullmatch(terms)
-        if not assigned:
-            number = self._scope.number(terms)
-            return None if number is None else number != 0
-        name, operator, value = assigned.groups()
-        terms = f"{name} {operator} ({value})" if operator else value
-        number = self._scope.number(terms)
-        self._scope.set(name, f"$(({terms}))" if number is None else str(number))
         return None
 
     def _chain(self, first: Node, following: list[tuple[str, Node]]) -> bool | None:
@@ -310,6 +316,8 @@ class _Shell:
         self._is_doubtful = before
 
     def _if(self, node: If) -> None:
+        if node.keyword != "if":
+            self._note_loop()
         branches = [
             _Branch(
                 decide=partial(self._condition, node.keyword, condition),
@@ -319,6 +327,11 @@ class _Shell:
             for condition, body in node.branches
         ]
         self._choose(branches, node.otherwise)
+
+    def _note_loop(self) -> None:
+        """A loop of which one turn is read: what it writes is not known."""
+        if self._output is not None:
+            self.result.unknown.append("loop")
 
     def _condition(self, keyword: str, condition: list[Node]) -> bool | None:
         status = self._walk_all(condition)
@@ -362,6 +375,7 @@ class _Shell:
         turns = [field for word in node.words for field in self._scope.fields(word)]
         if node.variable.startswith("(("):
             turns = [""]
+            self._note_loop()
         if not turns:
             self._skip(node.body)
         first: str | None = None
@@ -378,14 +392,9 @@ class _Shell:
 
     def _skip(self, nodes: list[Node]) -> None:
         for node in nodes:
-            self.result.skipped += _settings(as_written(node))
+            self.result.skipped += settings_of(as_written(node))
 
 
 def _is_test(node: Node) -> bool:
     """Whether a command is nothing but a condition."""
     return isinstance(node, Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))
-
-
-def _settings(command: str) -> Iterator[str]:
-    for match in _SETTING.finditer(command):
-        yield match[1] or match[0]

@@ -248,6 +248,7 @@ class _Parser:
     def _simple(self) -> Command:
         """A command without its redirections; `[[` has its operators as words."""
         words: list[str] = []
+        is_redirected = False
         is_test = self._peek() == "[["
         while not self.at_end:
             token = self._peek()
@@ -255,10 +256,11 @@ class _Parser:
                 break
             self.position += 1
             redirection = None if is_test else _REDIRECTION.fullmatch(token)
+            is_redirected |= bool(redirection) and ">" in token and not token.startswith("2")
             if not redirection:
                 words.append(token)
             elif "&" not in token[1:] and self._peek() not in _SEPARATORS:
                 self.position += 1  # the file
             if is_test and token == "]]":
                 break
-        return Command(words)
+        return Command(words, is_redirected)

@@ -38,7 +38,8 @@ def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
     if "kv" in fixed:
         kv_splits = [str(fixed["kv"])]
     if "expert_tensor" in fixed:
-        expert_tensors = [int(fixed["expert_tensor"])]
+        shards = int(fixed["expert_tensor"])
+        expert_tensors = [None if shards == fixed.get("tensor") else shards]
     for weights in weight_layouts:
         for kv in kv_splits:
             for expert_tensor in expert_tensors:

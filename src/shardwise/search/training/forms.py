@@ -104,6 +104,8 @@ class Group:
         for name in options:
             if name in fixed:
                 options[name] = tuple(value for value in legal[name] if value == fixed[name])
+        if config.is_moe and fixed.get("expert_tensor", 0) == fixed.get("tensor"):
+            options["expert_tensor"] = (None,)
         if fixed.get("virtual", 1) != 1:
             options["schedule"] = tuple(filter(schedules.chunked, options["schedule"]))
         for choice in itertools.product(*options.values()):

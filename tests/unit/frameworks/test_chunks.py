@@ -1,0 +1,104 @@
+"""Chunks of layers under an interleaved schedule: how frameworks count them, and their defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadFile
+from shardwise.frameworks import registry, replan
+from shardwise.frameworks.launch import TrainingLaunch
+from tests.golden.terminal import run
+
+TITAN = """torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b \\
+  --parallelism.pipeline_parallel_degree 4 --parallelism.data_parallel_shard_degree 2 \\
+  --parallelism.pipeline_parallel_schedule Interleaved1F1B --training.local_batch_size 8 \\
+  --training.seq_len 4096 --training.global_batch_size 64"""
+# The published layout of Mixtral 8x7B: a stage has 8 layers, all in one virtual stage.
+MIXTRAL = """torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 \\
+  --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --num-query-groups 8 \\
+  --num-experts 8 --moe-router-topk 2 --tensor-model-parallel-size 1 \\
+  --pipeline-model-parallel-size 4 --expert-model-parallel-size 8 --use-distributed-optimizer \\
+  --micro-batch-size 1 --global-batch-size 256 --seq-length 4096 --bf16"""
+LESS = "--parallelism.pipeline_parallel_{}_stage_less_layers 0"
+
+
+def choices(text: str, model: str, file: str = "a.sh") -> dict[str, Any]:
+    launch = registry.read(text, file).launch
+    assert isinstance(launch, TrainingLaunch)
+    mesh = launch.mesh(launch.n_chips or 8)
+    return launch.choices(mesh, sum(group.count for group in sw.model(model).groups))
+
+
+def test_a_rank_of_torchtitan_has_two_virtual_stages_by_default() -> None:
+    assert choices(TITAN, "llama3-8b")["virtual"] == 2
+    launch = registry.read(TITAN, "a.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    plan = replan.training_plan(launch, sw.model("llama3-8b"), sw.hardware("h100:8"))
+    assert (plan.layout.schedule, plan.layout.virtual) == ("interleaved", 2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "virtual"),
+    [
+        (3, "", 3),  # 34 with embeddings and head: 12 stages
+        (4, f"{LESS.format('first')} {LESS.format('last')}", 2),
+    ],
+)
+def test_torchtitan_counts_embeddings_and_head_as_layers(
+    layers: int, options: str, virtual: int
+) -> None:
+    flag = f"--parallelism.pipeline_parallel_layers_per_stage {layers}"
+    assert choices(f"{TITAN} {flag} {options}", "llama3-8b")["virtual"] == virtual
+
+
+@pytest.mark.parametrize("layers", [4, 9, 100, -1, "many"])
+def test_stages_that_torchtitan_refuses_are_refused(layers: int | str) -> None:
+    flag = f"--parallelism.pipeline_parallel_layers_per_stage {layers}"
+    with pytest.raises(BadFile, match="layers_per_stage"):
+        choices(f"{TITAN} {flag}", "llama3-8b")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--num-layers-per-virtual-pipeline-stage 8", "--num-virtual-stages-per-pipeline-rank 1"],
+)
+def test_one_virtual_stage_of_megatron_is_1f1b(flag: str) -> None:
+    words = choices(f"{MIXTRAL} {flag}", "mixtral-8x7b")
+    assert words["schedule"] == "1f1b"
+    assert "virtual" not in words
+    launch = registry.read(f"{MIXTRAL} {flag}", "a.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    plan = replan.training_plan(launch, sw.model("mixtral-8x7b"), sw.hardware("h100:64"))
+    assert (plan.layout.schedule, plan.layout.virtual) == ("1f1b", 1)
+
+
+def test_several_virtual_stages_of_megatron_are_interleaved() -> None:
+    words = choices(f"{MIXTRAL} --num-layers-per-virtual-pipeline-stage 2", "mixtral-8x7b")
+    assert (words["schedule"], words["virtual"]) == ("interleaved", 4)
+
+
+@pytest.mark.parametrize("number", ["0", "$LAYERS_OF_A_CHUNK", "two", "1.5"])
+def test_a_bad_number_of_layers_is_refused(number: str, tmp_path: Any) -> None:
+    file = tmp_path / "a.sh"
+    file.write_text(f"{MIXTRAL} --num-layers-per-virtual-pipeline-stage {number}")
+    result = run("import", str(file), "mixtral-8x7b", "h100:64")
+    assert result.code == 2
+    assert "num_layers_per_virtual_pipeline_stage" in "".join(result.err.split())
+
+
+@pytest.mark.parametrize("size", ["x", "0", "$ETP"])
+def test_a_bad_size_of_experts_is_refused(size: str, tmp_path: Any) -> None:
+    file = tmp_path / "a.sh"
+    file.write_text(f"{MIXTRAL} --expert-tensor-parallel-size {size}")
+    result = run("import", str(file), "mixtral-8x7b", "h100:64")
+    assert result.code == 2
+    assert "expert_tensor_parallel_size is" in " ".join(result.err.split())
+
+
+def test_a_file_may_have_the_key_of_the_words_of_a_script(tmp_path: Any) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("tensor_parallel_size: 8\nmax_seq_len: 64\n$: 3\n")
+    assert run("import", str(file), "mixtral-8x7b", "h100:8").code == 0
