@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import BadFile
+from shardwise.frameworks import accelerate
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -204,11 +205,11 @@ def _batch_per_chip(
 
 
 def _n_started(settings: Settings) -> int | None:
-    """GPUs that the launcher `deepspeed` or `torchrun` starts, if the file says so."""
+    """GPUs that `deepspeed`, `accelerate` or `torchrun` starts, if the file says so."""
     per_node = _number(settings, "--num_gpus")
     if per_node:
         return per_node * (_number(settings, "--num_nodes") or 1)
-    return torchrun_chips(settings)
+    return accelerate.processes(settings) or torchrun_chips(settings)
 
 
 def _dtypes(settings: Settings) -> dict[str, str | None]:
@@ -258,8 +259,9 @@ def _number(settings: Settings, *keys: str) -> int | None:
 def knows(settings: Settings) -> int:
     """How many keys are DeepSpeed's."""
     keys = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16")
+    by_accelerate = accelerate.is_launched(settings)
     is_trainer = "--deepspeed" in settings and _TRAINER_BATCH in settings
-    return 2 * sum(key in settings for key in keys) + 2 * is_trainer
+    return 2 * sum((*(key in settings for key in keys), is_trainer, by_accelerate))
 
 
 FRAMEWORK = Framework(

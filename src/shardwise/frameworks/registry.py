@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
+    accelerate,
     deepspeed,
     jobset,
     maxtext,
@@ -186,6 +187,7 @@ def read(
     """
     framework = find(name) if name else None
     settings, script = parse(text, file, beside)
+    settings = _of_accelerate(settings, beside)
     _check_is_read(settings, file)
     if framework is None:
         framework = detect(settings, file)
@@ -221,6 +223,15 @@ def read(
         misspelled=tuple(misspelled(settings, framework.name)),
         elsewhere=tuple(_elsewhere(settings)),
     )
+
+
+def _of_accelerate(settings: Settings, beside: Beside) -> Settings:
+    """The settings, with DeepSpeed's words where accelerate starts it."""
+    name = accelerate.named_file(settings)
+    content = beside(name) if name else None
+    if content is not None:
+        settings = parse(content, name).settings | settings
+    return accelerate.translated(settings)
 
 
 def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterator[str]:
