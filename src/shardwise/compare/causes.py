@@ -19,7 +19,7 @@ from shardwise.compare.planned import PlannedStep
 from shardwise.compare.result import Cause
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
-from shardwise.profile.categories import MATMUL
+from shardwise.profile.categories import COMMUNICATION, MATMUL, WORK
 from shardwise.profile.host import COMPILATION as COMPILING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 
@@ -53,7 +53,7 @@ KINDS = (
     VOCABULARY, MEMORY, TRAFFIC, COMPILED_SLOWER,
 )  # fmt: skip
 
-OTHER_PROGRAM = 2.0  # ratio of FLOPs beyond which a trace may be of another program
+OTHER_PROGRAM = 1.6  # ratio of FLOPs beyond which a trace may be of another program
 LAUNCH_S = 20e-6  # operations shorter than this are mostly launches
 DISPATCH_S = 2e-3  # the host takes less to start a program whose inputs are there
 MOST = 0.5  # share of a gap that explains it
@@ -274,17 +274,23 @@ def _largest_arrays(memory: MemoryPeak) -> str:
 
 
 def profile_causes(profile: Profile) -> Iterator[Cause]:
-    """What a trace says without a plan: operations that are too short."""
-    n_operations = sum(operation.count for operation in profile.operations)
+    """What a trace says without a plan: operations that are too short, if they fill the step."""
     work_s = profile.step_s - profile.idle_s
-    if n_operations and work_s / n_operations < LAUNCH_S:
+    short = [
+        op
+        for op in profile.operations
+        if op.category in (*WORK, COMMUNICATION) and 0 < op.seconds < LAUNCH_S * op.count
+    ]
+    n_operations = sum(operation.count for operation in short)
+    short_s = sum(operation.seconds for operation in short)
+    if short_s > MOST * work_s:
         # Between short programs the host only dispatches, unless that takes long.
         dispatch_s = profile.idle_s if profile.idle_s < DISPATCH_S else 0.0
         yield Cause(
             kind=SHORT_OPERATIONS,
-            seconds=work_s + dispatch_s,
+            seconds=short_s + dispatch_s,
             planned=LAUNCH_S,
-            measured=work_s / n_operations,
+            measured=short_s / n_operations,
         )
 
 

@@ -16,7 +16,8 @@ from shardwise.measure.rates import MeasuredRates
 def as_toml(rates: MeasuredRates) -> str:
     """Return the rates as a chip file."""
     month = f"{datetime.date.today():%Y-%m}"
-    title = f"one of {rates.n_devices} devices of this {_processor()}"
+    part = f"one of {rates.n_devices} devices of " if rates.n_devices > 1 else ""
+    title = f"{part}this {_processor()}"
     lines = [
         'name = "host"',
         f'title = "{title}"',
@@ -31,8 +32,8 @@ def as_toml(rates: MeasuredRates) -> str:
 
 def _note(rates: MeasuredRates) -> str:
     """What was measured, and what disturbed it."""
-    cores = f"{os.cpu_count() or 1} cores as {rates.n_devices} devices"
-    note = f"{cores}, all busy during each measurement."
+    devices = f"{rates.n_devices} devices" if rates.n_devices > 1 else "one device"
+    note = f"{os.cpu_count() or 1} cores as {devices}, all busy during each measurement."
     if rates.is_busy:
         load = f"other programs used {rates.other_load or 0.0:.0%} of the processors"
         note += f" The machine was busy: {load}, and its speed varied by {rates.drift:.0%}."

@@ -42,7 +42,7 @@ from shardwise.profile.devices import Device, devices_of
 from shardwise.profile.files import open_trace, trace_files
 from shardwise.profile.host import COMPILATION
 from shardwise.profile.memory import memory_peak
-from shardwise.profile.plans import chip_of, plan_beside
+from shardwise.profile.plans import chip_of, plan_beside, step_program
 from shardwise.profile.products import ProductFaults, product_faults
 from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
 from shardwise.profile.steps import Window, find_steps
@@ -82,22 +82,24 @@ def profile_devices(
 
     Args:
         path: of the trace.
-        program: whose executions are steps; empty for the one that takes most of the time.
+        program: whose executions are steps; empty for decoding of an engine whose plan is beside
+            the trace, else for the one that takes most of the time.
         chip: of the devices, for the roofs of operations.
 
     Raises:
         BadFile: no device has executed a program.
     """
-    trace_steps = find_steps(devices, program)
-    module = trace_steps.module
     plan = plan_beside(path)
+    ran = {run.module for device in devices for run in device.executions}
+    trace_steps = find_steps(devices, program or step_program(plan, ran))
+    module = trace_steps.module
     if chip is None and plan:
         chip = chip_of(plan)
     active = [d for d, windows in zip(devices, trace_steps.windows, strict=True) if windows]
     steps = [windows for windows in trace_steps.windows if windows]
     if not active and program:
-        names = sorted({run.module for device in devices for run in device.executions})
-        raise BadFile(f"{program} did not run in the trace. Its programs: {', '.join(names)}.")
+        names = ", ".join(sorted(ran))
+        raise BadFile(f"{program} did not run in the trace. Its programs: {names}.")
     if not active:
         raise BadFile(f'the trace "{path}" does not say which program its operations belong to.')
     hlo_module = _hlo_module(active[0], module, steps[0])

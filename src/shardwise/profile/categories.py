@@ -24,6 +24,8 @@ CATEGORIES = (*WORK, COMMUNICATION, WAIT, CALLBACK, LOOP, GAP, HOST)
 
 CONTROL = frozenset({"while", "conditional", "call"})
 PRODUCTS = frozenset({"dot", "convolution"})
+# How programs write a product of few rows, whose weights CPUs read faster so.
+SUM_OF_PRODUCTS = frozenset({"multiply", "reduce"})
 # Opcodes that move data or name it, and compute nothing.
 MOVES = frozenset(
     {
@@ -35,6 +37,10 @@ MOVES = frozenset(
     }
 )  # fmt: skip
 ATTENTION_SCOPES = ("attn.core", "attn.scores", "attn.values", "attn.prompts", "attn.caches")
+
+_PRODUCT_SCOPE = re.compile(
+    r"attn\.(?:q|k|v|qkv|out)|(?:attn|mlp|moe)\.(?:\w+_)?(?:up|gate|down)|unembed"
+)
 
 _SUFFIX = re.compile(r"[.\d]*$")
 # Of cuDNN's attention, two kernels of the backward pass have names of their own.
@@ -66,11 +72,18 @@ def category(name: str, operation: ProgramOperation | None) -> str:
         return ATTENTION
     if operation.opcodes & PRODUCTS or _PRODUCT_KERNEL.search(operation.target):
         return MATMUL
+    if operation.opcodes >= SUM_OF_PRODUCTS and is_product(operation.op_name):
+        return MATMUL
     if operation.opcodes <= MOVES:
         return COPY
     if operation.opcode == "custom-call":
         return _by_name(operation.target)
     return ELEMENTWISE
+
+
+def is_product(op_name: str) -> bool:
+    """Whether the model has a product at a path of name scopes: `attn.q`, `mlp.up`, `unembed`."""
+    return bool(_PRODUCT_SCOPE.fullmatch(scope(op_name)[0]))
 
 
 def is_attention(op_name: str, target: str) -> bool:

@@ -13,8 +13,9 @@ from shardwise.check.hlo.text import Module, parse
 from shardwise.check.timeline.kernels import attention_cost
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip
+from shardwise.profile.categories import is_product
 from shardwise.profile.messages import message_types
-from shardwise.profile.products import ProductFaults
+from shardwise.profile.products import ProductFaults, summed_flops
 from shardwise.profile.programs import Program
 
 COMPUTE, HBM = "compute", "HBM"  # roofs
@@ -79,7 +80,10 @@ def instruction_costs(module: Module, names: Iterable[str]) -> dict[str, Cost]:
     for computation in module.computations.values():
         for name in wanted & computation.instructions.keys():
             instruction = computation.instructions[name]
-            costs[name], _ = instruction_cost(module, computation, instruction, attention_cost)
+            cost, _ = instruction_cost(module, computation, instruction, attention_cost)
+            if not cost.flops and is_product(instruction.op_name):
+                cost = replace(cost, flops=summed_flops(module, computation, instruction))
+            costs[name] = cost
     return costs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 from shardwise.errors import ShardwiseError
@@ -11,6 +12,8 @@ from shardwise.plan.machine import system_of
 from shardwise.plan.schema.common import SCHEMA
 from shardwise.plan.schema.json_io import load
 from shardwise.runtime.recording import PLAN_FILE
+
+DECODE = "jit_decode"  # the program of an engine that generates tokens
 
 
 def plan_beside(trace: str) -> str:
@@ -34,6 +37,14 @@ def _is_plan(file: Path) -> bool:
         return bool(json.loads(file.read_bytes())["schema"] == SCHEMA)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def step_program(plan: str, ran: Collection[str]) -> str:
+    """The program that is the step of a plan, if it ran: of an engine that which decodes."""
+    if not plan or DECODE not in ran:
+        return ""
+    workload = json.loads(Path(plan).read_bytes()).get("workload", {})
+    return DECODE if workload.get("kind") == "serve" else ""
 
 
 def chip_of(plan: str) -> Chip | None:

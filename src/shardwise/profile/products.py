@@ -53,6 +53,15 @@ def product_faults(module: Module, names: Iterable[str], kind: str) -> dict[str,
     }
 
 
+def summed_flops(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """FLOPs of the sums of products in an instruction: two for each element that they sum."""
+    return sum(
+        2 * container.operand(nested).shapes[0].elements
+        for container, nested in instructions_inside(module, computation, instruction)
+        if nested.opcode == "reduce" and container.operand(nested).opcode == "multiply"
+    )
+
+
 def is_cast(module: Module, computation: Computation, product: Instruction) -> bool:
     """Whether an instruction computes a product in fp32 of arrays that were cast from 16 bits.
 

@@ -13,6 +13,7 @@ from shardwise.profile.result import OperationTime, Profile
 from shardwise.report.words import percent
 
 LEAST = 0.1  # share of a step from which an operation has a hint
+LEAST_COLLECTIVE = 0.05  # the same of a collective, whose work on the whole array costs more
 ALL_GATHER = "all_gather"
 COPIES = "copies, of arrays that change their dtype or layout, or are updated outside their memory"
 SAVED_COPIES = "copies into the stacks that the backward pass reads; remat saves fewer arrays"
@@ -56,7 +57,8 @@ def hints(profile: Profile) -> Iterator[str]:
         share = part.share
         if part.category == COMMUNICATION:  # devices wait for each other in it
             share += waiting.get((part.name, part.phase), 0.0)
-        if share >= LEAST:
+        least = LEAST_COLLECTIVE if part.category == COMMUNICATION else LEAST
+        if share >= least:
             hint = _hint(part, on_cpu=profile.kind == "CPU")
             if hint:
                 yield hint

@@ -11,6 +11,7 @@ from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.json_output import encode
 
 PLAN_FILE = "plan.json"
+STEPS_BEFORE = 2  # steps of a trainer that are not recorded
 
 
 def start_recording(folder: str, plan: AnyPlan | None) -> None:
@@ -56,7 +57,7 @@ class Recorder:
         folder: str = "",
         plan: AnyPlan | None = None,
         *,
-        first: int = 2,
+        first: int = STEPS_BEFORE,
         steps: int = 5,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from shardwise.compare.result import PairComparison
 from shardwise.errors import BadInput
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.host import host_spans
+from shardwise.profile.plans import step_program
 from shardwise.profile.result import Profile
 from shardwise.report.compare import pair_headline
 from shardwise.report.profile import blocks
@@ -132,3 +134,20 @@ def test_marked_steps_of_many_programs(tmp_path: Path) -> None:
     jitted = recorded(tmp_path / "jitted", lambda _: compiled(x), mark=True)
     assert jitted.module == "jit_eager"
     assert headline(profile, jitted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ran", "program"),
+    [
+        ("serve", {"jit_prefill", "jit_decode"}, "jit_decode"),
+        ("serve", {"jit_prefill"}, ""),  # a server of prompts alone
+        ("train", {"jit_run", "jit_decode"}, ""),
+    ],
+)
+def test_the_step_of_an_engine_is_its_decoding(
+    kind: str, ran: set[str], program: str, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"workload": {"kind": kind}}))
+    assert step_program(str(plan), ran) == program
+    assert step_program("", ran) == ""

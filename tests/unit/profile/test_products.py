@@ -13,8 +13,10 @@ import pytest
 from shardwise.check.hlo.costs import program_costs
 from shardwise.check.hlo.scopes import BACKWARD, REMAT
 from shardwise.check.hlo.text import Module, parse
-from shardwise.profile.categories import MATMUL
+from shardwise.profile.categories import ELEMENTWISE, MATMUL, category
+from shardwise.profile.costs import instruction_costs
 from shardwise.profile.products import product_faults
+from shardwise.profile.programs import ProgramOperation
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
 from shardwise.report.profile_hints import hints
 from tests.unit.compare.recorded_runs import FOLDER as RECORDED
@@ -124,3 +126,42 @@ def test_faults_of_products_have_a_hint(changes: dict[str, object], words: str) 
 @pytest.mark.parametrize("changes", [{}, {"upcast_flops": 2e8}, {"phase": "", "flops": 1e8}])
 def test_a_product_without_a_fault_has_none(changes: dict[str, object]) -> None:
     assert hints_of(**changes) == []
+
+
+def test_sums_of_products_are_products_where_the_model_has_one() -> None:
+    """The engine multiplies a few rows by sums on CPUs; the same sum of a norm is none."""
+
+    def two_sums(x: jax.Array, weight: jax.Array) -> jax.Array:
+        with jax.named_scope("mlp.up"):
+            h = jnp.sum(weight.astype(jnp.float32) * x[None, :], axis=-1)
+        with jax.named_scope("ffn_norm"):
+            return h * jnp.sum(h * h)
+
+    x, weight = jnp.ones(256), jnp.ones((512, 256), jnp.int8)
+    module = parse(jax.jit(two_sums).lower(x, weight).compile().as_text())
+    names = [name for part in module.computations.values() for name in part.instructions]
+    costs = instruction_costs(module, names)
+    products = [
+        cost.flops for name, cost in costs.items() if name in module.entry_computation.instructions
+    ]
+    assert sum(products) == 2 * 512 * 256
+
+
+@pytest.mark.parametrize(
+    ("op_name", "expected"),
+    [
+        ("jit(decode)/mlp.up/reduce_sum", MATMUL),
+        ("jit(decode)/attn.v/transpose", MATMUL),
+        ("jit(decode)/unembed/reduce_sum", MATMUL),
+        ("jit(decode)/moe.combine/reduce_sum", ELEMENTWISE),
+        ("jit(decode)/ffn_norm/reduce_sum", ELEMENTWISE),
+    ],
+)
+def test_the_category_of_a_sum_of_products(op_name: str, expected: str) -> None:
+    operation = ProgramOperation(
+        opcode="fusion",
+        opcodes=frozenset({"fusion", "multiply", "reduce", "transpose"}),
+        target="",
+        op_name=op_name,
+    )
+    assert category("reduce_fusion.1", operation) == expected

@@ -13,6 +13,7 @@ from shardwise.cli.machines import parse_chip
 from shardwise.cli.options import argument, output, workload
 from shardwise.cli.progress import ProgressLine
 from shardwise.errors import BadInput, ShardwiseError
+from shardwise.plan.schema.serving import ServingPlan
 from shardwise.profile.account import profile_devices, read_devices, read_profile
 from shardwise.profile.perfetto import write_perfetto
 from shardwise.report import profile as report
@@ -55,6 +56,8 @@ def run(
     plan = None
     if subject.endswith(PLAN_SUFFIX):
         plan = inputs.read(load_plan, subject)
+        if data and isinstance(plan, ServingPlan):
+            inputs.refuse("--data is for training; an engine is given random prompts.")
     elif data:
         inputs.refuse("--data is for a plan that is run: profile PLAN.json.")
     if perfetto and not perfetto.endswith(PERFETTO_SUFFIXES):

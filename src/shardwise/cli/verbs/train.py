@@ -21,6 +21,7 @@ from shardwise.errors import BadInput, CheckFailed, Problems
 from shardwise.report.style import Block, showable
 from shardwise.report.training import run as report
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first
+from shardwise.runtime.recording import STEPS_BEFORE
 from shardwise.train.checks import check_inputs
 from shardwise.train.metrics import Hooks, Run, StepRecord
 from shardwise.train.options import KEEP, CheckpointOptions, steps_from_plan
@@ -155,6 +156,11 @@ def run(
     if steps and settings["steps"] is None:  # which is a problem that is told
         settings["steps"] = MAX_STEPS
     recipe = inputs.read(chosen_recipe, loaded, earlier, settings)
+    if profile and recipe is not None and recipe.steps <= STEPS_BEFORE:
+        inputs.refuse(
+            f"--profile records from step {STEPS_BEFORE + 1} on, and the run has "
+            f"{recipe.steps:,}: give it more --steps."
+        )
     inputs.read(
         check_inputs,
         loaded,
