@@ -225,8 +225,12 @@ def _dtypes(settings: Settings) -> dict[str, str | None]:
 
 def _notes(settings: Settings) -> list[str]:
     notes = []
-    if not any(setting(settings, f"{word}.enabled") for word in ("bf16", "fp16", "torch_autocast")):
+    words = ("bf16", "fp16", "torch_autocast")
+    is_half = any(setting(settings, f"{word}.enabled") or f"--{word}" in settings for word in words)
+    if not is_half:
         notes.append("neither bf16 nor fp16 is enabled, which is fp32; bf16 is planned.")
+    if "--deepspeed" in settings and "zero_optimization" not in settings:
+        notes.append("its file --deepspeed is not there: the ZeRO stage is a guess, 0.")
     if setting(settings, "activation_checkpointing.cpu_checkpointing"):
         notes.append(
             "cpu_checkpointing moves saved activations to host memory, where the model's code "
@@ -241,8 +245,11 @@ def _ignored(settings: Settings) -> Iterator[str]:
     """Keys that change memory or speed, and that plans have no word for."""
     if _is_offloaded(settings, "param"):
         yield "zero_optimization.offload_param"
-    if setting(settings, "zero_optimization.zenflow"):
-        yield "zero_optimization.zenflow"
+    for word in ("zenflow", "zero_quantized_weights", "zero_quantized_gradients"):
+        if setting(settings, f"zero_optimization.{word}"):
+            yield f"zero_optimization.{word}"
+    if setting(settings, "activation_checkpointing.partition_activations"):
+        yield "activation_checkpointing.partition_activations"
 
 
 def _is_offloaded(settings: Settings, part: str) -> bool:
@@ -259,6 +266,8 @@ def _number(settings: Settings, *keys: str) -> int | None:
 def knows(settings: Settings) -> int:
     """How many keys are DeepSpeed's."""
     keys = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16")
+    if "--tensor-model-parallel-size" in settings or "--pipeline-model-parallel-size" in settings:
+        return 0  # Megatron-DeepSpeed, whose flags say its layout
     by_accelerate = accelerate.is_launched(settings)
     is_trainer = "--deepspeed" in settings and _TRAINER_BATCH in settings
     return 2 * sum((*(key in settings for key in keys), is_trainer, by_accelerate))

@@ -261,6 +261,13 @@ class Values:
                 return self._values[name]
         return None
 
+    def text(self, *names: str) -> str | None:
+        """A text; of several words after a flag the first, as the others are no values of it."""
+        value = self.get(*names)
+        if isinstance(value, list):
+            value = next(iter(value), None)
+        return None if value is None else str(value)
+
     def number(self, *names: str) -> int | None:
         """A number; None if it is left out or "auto".
 

@@ -183,6 +183,8 @@ def read(settings: Settings) -> TrainingLaunch:
     """The layout of a script."""
     values = {field: settings[flag] for field in _FIELDS if (flag := _flag(field)) in settings}
     values |= {field: settings[flag] for field in _DTYPES if (flag := _flag(field)) in settings}
+    if "--checkpoint-activations" in settings:  # Megatron-DeepSpeed's, and older Megatron's
+        values.setdefault("recompute_granularity", "full")
     compute, notes = "fp8" if "--fp8-format" in settings else "bf16", []
     if "--fp16" in settings:
         compute = "fp16"

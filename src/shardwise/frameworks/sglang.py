@@ -112,7 +112,7 @@ def read(settings: Settings) -> ServingLaunch:
         drafted = 0
     mode = values.get("disaggregation_mode")
     chunk = values.number("chunked_prefill_size")
-    model, dtype = engine_layout.quantized_repository(values.get("model_path", "model"))
+    model, dtype = engine_layout.quantized_repository(values.text("model_path", "model"))
     return ServingLaunch(
         sizes={
             "tensor": tensor,

@@ -88,7 +88,7 @@ def read(settings: Settings) -> ServingLaunch:
     drafted = engine_layout.drafted_tokens(
         values.get("speculative_config"), "max_draft_len", "num_nextn_predict_layers"
     )
-    model, dtype = engine_layout.quantized_repository(values.get("model") or _model(settings))
+    model, dtype = engine_layout.quantized_repository(values.text("model") or _model(settings))
     cache = str(setting(settings, "kv_cache_config.dtype") or values.get("kv_cache_dtype"))
     return ServingLaunch(
         sizes={
@@ -134,7 +134,7 @@ def knows(settings: Settings) -> int:
         "tensor_parallel_size", "pipeline_parallel_size", "enable_attention_dp", "max_batch_size",
         "max_seq_len", "max_num_tokens", "kv_cache_config", "moe_expert_parallel_size",
         "cuda_graph_config", "tp_size", "pp_size", "ep_size", "backend", "llm_api_args",
-        "kv_cache_free_gpu_mem_fraction",
+        "kv_cache_free_gpu_mem_fraction", "kv_cache_free_gpu_memory_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
     if {COMMAND, BUILD} & {*words_of(settings)} or settings.get("-m") == "dynamo.trtllm":

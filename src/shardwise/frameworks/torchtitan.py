@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -167,9 +168,9 @@ def read(settings: Settings) -> TrainingLaunch:
     expert_tensor = _size(values, "expert_tensor_parallel_degree") if degree > 1 else tensor
     expert = expert_axis(degree, expert_tensor, tensor, "torchtitan")
     shard = _size(values, "data_parallel_shard_degree", -1)
-    zero3 = values.get("parallelism.fsdp_reshard_after_forward", "default") != "never"
-    role = "fsdp" if zero3 else "data"
     pipe = _size(values, "pipeline_parallel_degree")
+    zero3 = _gathers_again(values, pipe)
+    role = "fsdp" if zero3 else "data"
     sizes = {
         "data": _size(values, "data_parallel_replicate_degree"),
         "tensor": tensor,
@@ -186,6 +187,10 @@ def read(settings: Settings) -> TrainingLaunch:
         batch = local * sizes["data"] * sizes.get("fsdp", 1) * expert
     ranks = tensor * sizes["context"] * pipe
     converters = _converters(values)
+    notes = _notes(values, converters)
+    if pipe > 1:
+        data_ranks = sizes["data"] * sizes.get("fsdp", 1) * expert if shard != -1 else None
+        notes += _accumulated(values, local, batch, data_ranks)
     return TrainingLaunch(
         sizes=sizes,
         fill=role if shard == -1 else None,
@@ -204,7 +209,7 @@ def read(settings: Settings) -> TrainingLaunch:
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
         compute="fp8" if converters else None,
         precision="bf16" if values.get("training.dtype") == "bfloat16" else "fp32",
-        notes=tuple(_notes(values, converters)),
+        notes=tuple(notes),
         model=_model(values),
     )
 
@@ -236,6 +241,30 @@ def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
     if not isinstance(value, int) or value < -1 or value == 0:
         raise BadFile(f"torchtitan: {name} is {value!r}; it must be a number from 1, or -1.")
     return value
+
+
+def _gathers_again(values: dict[str, Any], pipe: int) -> bool:
+    """Whether FSDP gathers weights in the backward pass again; by default not in a pipeline.
+
+    `get_fsdp_reshard_after_forward_policy` of torchtitan.
+    """
+    policy = values.get("parallelism.fsdp_reshard_after_forward", "default")
+    return bool(policy == "always" or (policy != "never" and pipe == 1))
+
+
+def _accumulated(
+    values: dict[str, Any], local: int | None, batch: int | None, ranks: int | None
+) -> Iterator[str]:
+    """A note on the schedules of a step, if it has several, one after the other."""
+    size = exported.number(
+        values, "parallelism.pipeline_parallel_microbatch_size", 1, framework="torchtitan"
+    )
+    if local and batch and ranks and batch > local * ranks:
+        yield (
+            f"torchtitan runs its schedule {batch // (local * ranks)} times a step, each with "
+            f"{local // size} microbatches; the plan runs all in one, whose bubble is smaller. "
+            "Another local_batch_size does so too."
+        )
 
 
 def _data_ranks(shard: int, expert: int) -> int:

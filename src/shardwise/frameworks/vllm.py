@@ -25,6 +25,7 @@ _KV = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int8": "int8_per_to
 _UNREAD = (
     "gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override", "cpu_offload_gb",
     "speculative_config", "enforce_eager", "enable_dbo", "enable_lora", "hf_overrides",
+    "enable_eplb", "num_redundant_experts",
 )  # fmt: skip
 LARGE_MEMORY = 70 * 1024**3  # bytes of a GPU from which vLLM runs more sequences by default
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
@@ -165,11 +166,11 @@ def _default_batch(ranks: int, chip: Chip) -> int:
 
 def _model(settings: Settings, values: Values) -> str | None:
     """The model: an option, or the word after `serve`."""
-    named = values.get("model", "model_tag")
+    named = values.text("model", "model_tag")
     words = words_of(settings)
     if named is None and "serve" in words[:-1]:
         return str(words[words.index("serve") + 1])
-    return None if named is None else str(named)
+    return named
 
 
 def knows(settings: Settings) -> int:

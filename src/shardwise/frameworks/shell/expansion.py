@@ -175,7 +175,10 @@ class Scope:
                     is_split=output is not None and not is_quoted,
                 )
             elif kind == "braced":
-                yield from self._of_value(self._braced(match["braced"], match[0]), is_quoted)
+                value = self._braced(match["braced"], match[0])
+                if is_quoted and isinstance(value, list) and match["braced"].endswith("[*]"):
+                    value = " ".join(value)
+                yield from self._of_value(value, is_quoted)
             elif kind == "name":
                 yield from self._of_value(self._named(match["name"], match[0]), is_quoted)
             else:
