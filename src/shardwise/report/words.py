@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from shardwise import units
-from shardwise.plan.schema.common import PlannedHardware
 from shardwise.strategy.mesh import INSIDE_OUT
+
+if TYPE_CHECKING:
+    from shardwise.plan.schema.common import PlannedHardware
 
 duration = units.show_seconds
 

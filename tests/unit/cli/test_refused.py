@@ -85,7 +85,7 @@ def test_an_unwritable_file_is_told_before_the_work(
         monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("worked"))
     said = run(*command.split(), "-o", path)
     assert said.code == 2
-    assert said.err.startswith(f"✗ {path}: ")
+    assert said.err.startswith(f"✗ {path}")
     assert "Nothing was saved." in " ".join(said.err.split())
 
 
@@ -124,6 +124,7 @@ def test_a_folder_in_place_of_a_config(tmp_path: Path, monkeypatch: pytest.Monke
             "context_kind ring needs context above 1: no chips",
         ),
         ("fsdp=4,zero=1", "fsdp 4 shards weights, which is zero 3, not zero 1."),
+        ("fsdp=1,zero=3", "zero 3 shards weights over fsdp, which is 1: write fsdp in place of"),
         ("pipe=4 --max pipe=2", "pipe 4 is above pipe at most 2."),
     ],
 )

@@ -90,6 +90,8 @@ def _contradictions(system: System, fixed: Fixed) -> Iterator[str]:
     zero = fixed.get("zero", 3)
     if zero != 3 and sizes.get("fsdp", 1) > 1:
         yield f"fsdp {sizes['fsdp']} shards weights, which is zero 3, not zero {zero}."
+    if "zero" in fixed and zero == 3 and sizes.get("fsdp") == 1:
+        yield "zero 3 shards weights over fsdp, which is 1: write fsdp in place of data."
 
 
 def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[int]) -> list[str]:

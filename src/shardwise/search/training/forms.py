@@ -167,26 +167,6 @@ def policies(job: Train) -> tuple[str, ...]:
     return (job.remat,)
 
 
-def _require_stage_of_axes(fixed: Fixed) -> None:
-    """Check that a ZeRO stage agrees with the axis `fsdp`: stage 3 is over `fsdp`, others `data`.
-
-    Raises:
-        BadShape: it contradicts the axis.
-    """
-    zero, fsdp = fixed.get("zero"), fixed.get("fsdp")
-    if zero is None or fsdp is None or (zero == 3) == (int(fsdp) > 1):
-        return
-    if zero == 3:
-        raise BadShape(
-            "zero 3 is the axis fsdp, which is 1: write fsdp in place of data, or take zero 0, 1 "
-            "or 2."
-        )
-    raise BadShape(
-        f"zero {zero} contradicts fsdp {fsdp}, which is ZeRO-3: write data in place of fsdp, or "
-        "leave zero out."
-    )
-
-
 def read_fixed(
     chosen: Choices | None, max_sizes: Mapping[str, int] | None = None, *, any_layout: bool = False
 ) -> Fixed:
@@ -195,7 +175,7 @@ def read_fixed(
     Raises:
         UnknownName: an unknown setting, or an unknown value of a setting.
         BadShape: a size is not a positive integer, a ZeRO stage does not exist, or `virtual`
-            contradicts the schedule, or a stage the axis `fsdp`.
+            contradicts the schedule.
     """
     legal = words()
     remat = str((chosen or {}).get("remat", ""))
@@ -204,7 +184,6 @@ def read_fixed(
     fixed = check_fixed(chosen, max_sizes, legal, NUMBERS)
     if fixed.get("zero", 0) not in range(4):
         raise BadShape(f"zero {fixed['zero']} is not a stage of ZeRO: 0, 1, 2 or 3.")
-    _require_stage_of_axes(fixed)
     schedule = str(fixed.get("schedule", ""))
     if fixed.get("virtual", 1) != 1 and schedule and not schedules.chunked(schedule):
         others = ", ".join(filter(schedules.chunked, schedules.names()))

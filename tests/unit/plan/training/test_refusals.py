@@ -89,6 +89,7 @@ def test_roles_that_leave_no_mesh() -> None:
         ({"pipe": 5, "schedule": "dualpipe"}, "Leave pipe and schedule free"),
         ({"n_microbatches": 3}, "Leave n_microbatches free"),
         ({"pipe": 1, "schedule": "1f1b"}, "Leave pipe and schedule free"),
+        ({"fsdp": 2, "zero": 1}, "Leave fsdp and zero free"),
     ],
 )
 def test_words_that_leave_no_strategy(fixed: dict[str, int | str], told: str) -> None:
