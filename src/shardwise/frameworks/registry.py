@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -238,7 +239,7 @@ def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterato
     """What of a script is not planned, or may not be what it runs."""
     started = shell_script.servers(script)
     if len(started) > 1:
-        first, other = (" ".join(command)[:LONGEST_COMMAND] for command in started[:2])
+        first, other = _told_apart(started[0], started[1])
         yield (
             f"of its {len(started)} servers the first is planned: {first} ... To plan another, as "
             f"{other} ..., save a file with its command alone."
@@ -262,6 +263,17 @@ def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterato
             f"read, though only the shell knows whether {'; '.join(conditions)[:LONGEST_CONDITION]}"
             f" holds: {_listed(doubtful)}; the last value counts."
         )
+
+
+def _told_apart(first: list[str], second: list[str]) -> tuple[str, str]:
+    """Two commands, shortened; of long ones what follows after words that both begin with."""
+    texts = " ".join(first)[:LONGEST_COMMAND], " ".join(second)[:LONGEST_COMMAND]
+    if texts[0] != texts[1]:
+        return texts
+    pairs = zip(first, second, strict=False)
+    n_equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    tails = (f"... {' '.join(command[n_equal:])}" for command in (first, second))
+    return next(tails)[:LONGEST_COMMAND], next(tails)[:LONGEST_COMMAND]
 
 
 def _may_matter(name: str, script: Run, framework: str) -> bool:

@@ -26,9 +26,8 @@ WAITING = "waiting for the slowest device"
 SHARED_CORES = "waiting for each other: devices of one CPU share its cores"
 N_NAMES = 2  # operations that are named, the largest
 LEAST_CAST = 0.25  # share of the FLOPs of products; CPUs forget the casts of the forward pass
-FEW_FLOPS = (
-    200  # for an element that a step updates; 6 for each token of a batch, a third with Adam
-)
+# For an element that a step updates: 6 for each token, with Adam a third of that.
+FEW_FLOPS = 200
 
 
 def hints(profile: Profile) -> Iterator[str]:

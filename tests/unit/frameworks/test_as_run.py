@@ -106,3 +106,12 @@ def test_the_flag_bf16_and_a_file_that_is_not_there() -> None:
     )
     assert [note for note in launch.notes if "ZeRO stage is a guess" in note]
     assert not [note for note in launch.notes if "fp32" in note]
+
+
+def test_servers_that_begin_alike_are_told_apart() -> None:
+    command = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B-Instruct"
+    modes = ("prefill", "decode")
+    script = "\n".join(f"{command} --tp 4 --disaggregation-mode {mode} &" for mode in modes)
+    (note,) = [text for text in launch_of(script).notes if "servers" in text]
+    assert "planned: ... prefill" in note
+    assert "another, as ... decode" in note

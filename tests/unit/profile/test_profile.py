@@ -322,6 +322,7 @@ def test_large_operations_have_a_hint() -> None:
     assert "the backward pass reads" in next(hints(replace(profile, operations=(saved,))))
     short = replace(gather, share=0.07), replace(part, category=WAIT, share=0.05)
     assert "AllGather" in next(hints(replace(profile, operations=short)))
+    assert "AllGather" in next(hints(replace(profile, operations=(replace(gather, share=0.056),))))
     memory = MemoryPeak(
         bytes=9, arguments=5, temporaries=4, instruction="", operation="", arrays=()
     )
