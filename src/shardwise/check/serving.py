@@ -141,6 +141,7 @@ def _verdict(
     failure: OutOfMemory | None,
 ) -> Verdict:
     """The verdict on one step."""
+    numbers = planned_numbers(plan, step)
     verdict = Verdict(
         name=f"the {step} step of {plan.model.name}",
         hardware=system.name,
@@ -148,7 +149,7 @@ def _verdict(
         fits=False,
         verdict="does not fit",
         note=first_line(failure),
-        planned=planned_numbers(plan, step),
+        planned=numbers,
         compiled=None,
         collectives=(),
         differences=(),
@@ -169,7 +170,7 @@ def _verdict(
         compiled=compiled,
         required_bytes=required_memory(failure, compiled),
         collectives=rows,
-        differences=tuple(_differences(plan, step, program, rows)),
+        differences=tuple(_differences(plan, step, numbers, program, rows)),
         largest=largest_arrays(arrays, ("arguments",)),
         compile_s=program.compiled.total_s,
         versions=program.compiled.versions,
@@ -239,7 +240,11 @@ def _collectives(
 
 
 def _differences(
-    plan: ServingPlan, step: str, program: AnalyzedProgram, rows: tuple[CheckedCollective, ...]
+    plan: ServingPlan,
+    step: str,
+    numbers: PlannedNumbers,
+    program: AnalyzedProgram,
+    rows: tuple[CheckedCollective, ...],
 ) -> Iterator[Difference]:
     """Yield the differences between plan and program; none if the compiler is not the chip's."""
     if not program.compiled.target.proves_memory:
@@ -247,7 +252,7 @@ def _differences(
     yield from comparison.collective_differences(rows)
     precision = plan.strategy.precision
     is_narrow = min(units.bytes_per_element(precision[x]) for x in ("weights", "kv")) < 2
-    excess = program.compiled.memory.arguments - planned_numbers(plan, step).peak_bytes
+    excess = program.compiled.memory.arguments - numbers.peak_bytes
     if is_narrow and excess > 0:
         yield Difference(
             text=f"memory: arguments take {units.show_bytes(excess)} more than planned: quantized "

@@ -272,8 +272,10 @@ def _told_apart(first: list[str], second: list[str]) -> tuple[str, str]:
         return texts
     pairs = zip(first, second, strict=False)
     n_equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    tails = (f"... {' '.join(command[n_equal:])}" for command in (first, second))
-    return next(tails)[:LONGEST_COMMAND], next(tails)[:LONGEST_COMMAND]
+    first_tail, second_tail = (
+        f"... {' '.join(command[n_equal:])}"[:LONGEST_COMMAND] for command in (first, second)
+    )
+    return first_tail, second_tail
 
 
 def _may_matter(name: str, script: Run, framework: str) -> bool:

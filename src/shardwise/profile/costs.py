@@ -15,7 +15,7 @@ from shardwise.errors import BadInput
 from shardwise.hardware import Chip
 from shardwise.profile.categories import is_product
 from shardwise.profile.messages import message_types
-from shardwise.profile.products import ProductFaults, summed_flops
+from shardwise.profile.products import ProductFaults, named_instructions, summed_flops
 from shardwise.profile.programs import Program
 
 COMPUTE, HBM = "compute", "HBM"  # roofs
@@ -75,15 +75,12 @@ def program_module(program: Program) -> Module | None:
 
 def instruction_costs(module: Module, names: Iterable[str]) -> dict[str, Cost]:
     """The costs of operations of a program."""
-    wanted = set(names)
     costs = {}
-    for computation in module.computations.values():
-        for name in wanted & computation.instructions.keys():
-            instruction = computation.instructions[name]
-            cost, _ = instruction_cost(module, computation, instruction, attention_cost)
-            if not cost.flops and is_product(instruction.op_name):
-                cost = replace(cost, flops=summed_flops(module, computation, instruction))
-            costs[name] = cost
+    for computation, instruction in named_instructions(module, names):
+        cost, _ = instruction_cost(module, computation, instruction, attention_cost)
+        if not cost.flops and is_product(instruction.op_name):
+            cost = replace(cost, flops=summed_flops(module, computation, instruction))
+        costs[instruction.name] = cost
     return costs
 
 

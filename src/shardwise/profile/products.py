@@ -41,16 +41,24 @@ def product_faults(module: Module, names: Iterable[str], kind: str) -> dict[str,
         names: of the operations that ran.
         kind: of the device: TPU, GPU, CPU.
     """
-    wanted = set(names)
     return {
-        name: ProductFaults(
-            is_cast=is_cast(module, computation, computation.instructions[name]),
-            odd_dim=odd_dim(module, computation, computation.instructions[name], kind),
+        instruction.name: ProductFaults(
+            is_cast=is_cast(module, computation, instruction),
+            odd_dim=odd_dim(module, computation, instruction, kind),
         )
-        for computation in module.computations.values()
-        for name in wanted & computation.instructions.keys()
-        if any(_products(module, computation, computation.instructions[name]))
+        for computation, instruction in named_instructions(module, names)
+        if any(_products(module, computation, instruction))
     }
+
+
+def named_instructions(
+    module: Module, names: Iterable[str]
+) -> Iterator[tuple[Computation, Instruction]]:
+    """The instructions of some names, which are unique in a program, with their computations."""
+    wanted = set(names)
+    for computation in module.computations.values():
+        for name in wanted & computation.instructions.keys():
+            yield computation, computation.instructions[name]
 
 
 def summed_flops(module: Module, computation: Computation, instruction: Instruction) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwise import units
 from shardwise.check.hlo.scopes import BACKWARD, REMAT
@@ -70,12 +70,16 @@ def _cast_products(profile: Profile) -> Iterator[str]:
     cast = [part for part in profile.operations if part.upcast_flops]
     cast_flops = sum(part.upcast_flops for part in cast)
     if cast_flops >= LEAST_CAST * flops > 0:
-        names = ", ".join(dict.fromkeys(part.name for part in cast[:N_NAMES]))
         yield (
-            f"{names}: products in fp32 of arrays that are cast from 16 bits, at least "
+            f"{_largest(cast)}: products in fp32 of arrays that are cast from 16 bits, at least "
             f"{percent(cast_flops / flops)} of the FLOPs. Multiply them in their own dtype "
             "(preferred_element_type=jnp.float32 accumulates in fp32)"
         )
+
+
+def _largest(parts: Sequence[OperationTime]) -> str:
+    """Names of the largest of some operations, which come first."""
+    return ", ".join(dict.fromkeys(part.name for part in parts[:N_NAMES]))
 
 
 def _few_tokens(profile: Profile) -> Iterator[str]:
@@ -99,11 +103,10 @@ def _odd_dims(profile: Profile) -> Iterator[str]:
     parts = [part for part in profile.operations if part.category == MATMUL and part.odd_dim]
     seconds = sum(part.seconds for part in parts)
     if seconds >= LEAST * profile.step_s:
-        names = ", ".join(dict.fromkeys(part.name for part in parts[:N_NAMES]))
         dim = max(part.odd_dim for part in parts)
         yield (
-            f"{names}: {units.show_seconds(seconds)} of products with a dim of {dim:,}, which does "
-            "not fill the vectors of the device: pad it"
+            f"{_largest(parts)}: {units.show_seconds(seconds)} of products with a dim of {dim:,}, "
+            "which does not fill the vectors of the device: pad it"
         )
 
 

@@ -80,22 +80,25 @@ def test_several_virtual_stages_of_megatron_are_interleaved() -> None:
     assert (words["schedule"], words["virtual"]) == ("interleaved", 4)
 
 
-@pytest.mark.parametrize("number", ["0", "$LAYERS_OF_A_CHUNK", "two", "1.5"])
-def test_a_bad_number_of_layers_is_refused(number: str, tmp_path: Any) -> None:
+def refusal(flag: str, tmp_path: Any) -> str:
+    """What is said to a script with this flag, which is refused."""
     file = tmp_path / "a.sh"
-    file.write_text(f"{MIXTRAL} --num-layers-per-virtual-pipeline-stage {number}")
+    file.write_text(f"{MIXTRAL} {flag}")
     result = run("import", str(file), "mixtral-8x7b", "h100:64")
     assert result.code == 2
-    assert "num_layers_per_virtual_pipeline_stage" in "".join(result.err.split())
+    return result.err
+
+
+@pytest.mark.parametrize("number", ["0", "$LAYERS_OF_A_CHUNK", "two", "1.5"])
+def test_a_bad_number_of_layers_is_refused(number: str, tmp_path: Any) -> None:
+    error = refusal(f"--num-layers-per-virtual-pipeline-stage {number}", tmp_path)
+    assert "num_layers_per_virtual_pipeline_stage" in "".join(error.split())
 
 
 @pytest.mark.parametrize("size", ["x", "0", "$ETP"])
 def test_a_bad_size_of_experts_is_refused(size: str, tmp_path: Any) -> None:
-    file = tmp_path / "a.sh"
-    file.write_text(f"{MIXTRAL} --expert-tensor-parallel-size {size}")
-    result = run("import", str(file), "mixtral-8x7b", "h100:64")
-    assert result.code == 2
-    assert "expert_tensor_parallel_size is" in " ".join(result.err.split())
+    error = refusal(f"--expert-tensor-parallel-size {size}", tmp_path)
+    assert "expert_tensor_parallel_size is" in " ".join(error.split())
 
 
 def test_a_file_may_have_the_key_of_the_words_of_a_script(tmp_path: Any) -> None:

@@ -154,8 +154,7 @@ def activation_bytes(engine: PricedEngine, load: Load) -> Num:
     """
     matmuls = [(matmul, load.rows) for matmul in engine.program.matmuls]
     matmuls += [(matmul, load.head_rows) for matmul in engine.program.head_matmuls]
-    rows = local_rows(engine.layout, engine.mesh, load.rows)
-    total = rows * elementwise_bytes(engine.config, engine.mesh["tensor"])
+    total = _elementwise_bytes(engine, load)
     for matmul, n_rows in matmuls:
         sizes = {**matmul.sizes, "B": n_rows}
         total = total + matmul.count * input_and_output_bytes(matmul, sizes, engine.mesh)
@@ -285,15 +284,20 @@ def _draws_s(engine: PricedEngine, load: Load) -> Num:
     return n_bytes / rates.chip.need("serving.logits")
 
 
+def _elementwise_bytes(engine: PricedEngine, load: Load) -> Num:
+    """Bytes that the element-wise kernels of a pass read and write on the busiest chip."""
+    rows = local_rows(engine.layout, engine.mesh, load.rows)
+    return rows * elementwise_bytes(engine.config, engine.mesh["tensor"])
+
+
 def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
     """Seconds of the element-wise kernels and of routing; 0 at ideal rates."""
     config = engine.config
     rates = engine.rates
     if rates.ideal:
         return 0.0
-    rows = local_rows(engine.layout, engine.mesh, load.rows)
     routed_layers = sum(n for _, n in config.moes)
-    n_bytes = rows * elementwise_bytes(config, engine.mesh["tensor"])
+    n_bytes = _elementwise_bytes(engine, load)
     if rates.measured:  # in fp32
         return 2 * n_bytes / rates.chip.need("serving.activations")
     return n_bytes / rates.hbm_bytes_per_s + routed_layers * rates.efficiency.routed_s

@@ -6,7 +6,7 @@ https://docs.docker.com/reference/cli/docker/container/run, https://slurm.schedm
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ def started(words: list[str]) -> Started | None:
         return None
     for i, word in enumerate(words[1:], 1):
         if _PROGRAMS.fullmatch(word):
-            return Started(words[:i], dict(_given(words[:i])), words[i:])
+            return Started(words[:i], _given(words[:i]), words[i:])
     return None
 
 
@@ -79,8 +79,8 @@ def _in_container(words: list[str]) -> Started:
         flag, value = _flag(remaining)
         if flag == "--entrypoint":
             entrypoint = value.split()
-        elif flag in ("-e", "--env") and (variable := _VARIABLE.fullmatch(value)):
-            variables[variable[1]] = variable[2]
+        elif flag in ("-e", "--env"):
+            variables |= variables_of([value])
     image, command = remaining[:1], remaining[1:]
     if image and not entrypoint:
         entrypoint = entrypoint_of(image[0], command)
@@ -107,7 +107,13 @@ def _flag(remaining: list[str]) -> tuple[str, str]:
     return flag, remaining.pop(0) if has_value and remaining else value
 
 
-def _given(words: list[str]) -> Iterator[tuple[str, str]]:
+def variables_of(words: Iterable[str]) -> dict[str, str]:
+    """The variables of those words that are `NAME=value`."""
+    matches = filter(None, map(_VARIABLE.fullmatch, words))
+    return {match[1]: match[2] for match in matches}
+
+
+def _given(words: list[str]) -> dict[str, str]:
     """The variables of `env NAME=value`, `mpirun -x NAME=value`, `srun --export=ALL,NAME=value`."""
     listed = list(words)
     for flag, value in pairwise(words):
@@ -116,6 +122,4 @@ def _given(words: list[str]) -> Iterator[tuple[str, str]]:
     for word in words:
         if word.startswith("--export="):
             listed += word.removeprefix("--export=").split(",")
-    for word in listed:
-        if variable := _VARIABLE.fullmatch(word):
-            yield variable[1], variable[2]
+    return variables_of(listed)

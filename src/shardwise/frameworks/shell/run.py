@@ -18,7 +18,7 @@ from shardwise.frameworks.shell import syntax
 from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
 from shardwise.frameworks.shell.expansion import Scope, Value
-from shardwise.frameworks.shell.launchers import started
+from shardwise.frameworks.shell.launchers import started, variables_of
 from shardwise.frameworks.shell.nodes import (
     Case,
     Chain,
@@ -38,7 +38,6 @@ Beside = Callable[[str], str | None]
 
 MOST_STEPS = 20_000  # commands and loops of a script, each time that they are met
 DEEPEST = 20  # calls of functions, and files, in one another
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
 _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
 _OF_FUNCTIONS = ("local", "declare", "typeset")
@@ -167,8 +166,7 @@ class _Shell:
             return self._builtin(named[0], named[1:])
         before = [self._scope.text(word) for word in assigned]
         fields = [field for word in named for field in self._scope.fields(word)]
-        variables = dict(word.split("=", 1) for word in before if _VARIABLE.match(word))
-        return self._with(variables, partial(self._call, before, fields))
+        return self._with(variables_of(before), partial(self._call, before, fields))
 
     def _with(self, variables: Mapping[str, str], walk: Callable[[], bool | None]) -> bool | None:
         """Walk through a command that has variables of its own."""
