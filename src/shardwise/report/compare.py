@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwise import units
 from shardwise.compare import causes
 from shardwise.compare.gate import Excess
+from shardwise.compare.groups import MATMUL_GROUPS
 from shardwise.compare.pairs import GREW, MEMORY_PARTS
 from shardwise.compare.result import (
     Cause,
@@ -29,6 +30,7 @@ N_CAUSES = 5  # in words, the largest
 N_ROWS = 14  # of a pair
 LARGE = 0.05  # share of a step
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
+SLOW_MATMULS = 0.8  # of their planned rates, below which the machine itself is slower
 WRONG_RATES = 1.5  # planned over measured time above which the rates of the plan are doubted
 SECONDS = ("step", "ttft", "tpot")
 SERVED = ("tpot", "tokens/s/chip", "ttft")  # figures of engines, in the order of the first line
@@ -50,11 +52,18 @@ def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterato
     if comparison.figures:
         yield table(*figure_table(comparison.figures))
     if len(comparison.causes) > 1:
-        yield labelled(label_first("causes", map(_with_seconds, comparison.causes[:N_CAUSES])))
+        yield labelled(label_first("causes", map(_with_seconds, _shown_causes(comparison))))
     if comparison.accounted_fraction is None and comparison.step_s is not None:
         yield quiet(
             "type  shardwise compare PLAN TRACE for the groups, beside a trace of its steps"
         )
+
+
+def _shown_causes(comparison: StepComparison) -> list[Cause]:
+    """The largest causes; more memory than planned, which has no seconds, is always among them."""
+    largest, others = comparison.causes[:N_CAUSES], comparison.causes[N_CAUSES:]
+    memory = [cause for cause in others if cause.kind == causes.MEMORY][:1]
+    return [*largest[: N_CAUSES - len(memory)], *memory]
 
 
 def calibrated_blocks(chip: Chip, path: str) -> Iterator[Block]:
@@ -165,12 +174,24 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
         )
     if comparison.accounted_fraction is not None:
         yield "account", f"{percent(comparison.accounted_fraction)} of the step is in operations"
+    yield from label_first("rates", _slow_rates(comparison))
     hidden = comparison.hidden
     if hidden is not None:
         measured = ""
         if hidden.measured is not None:
             measured = f", measured {seconds(hidden.measured)}"
         yield "hidden", f"communication planned {seconds(hidden.planned or 0.0)}{measured}"
+
+
+def _slow_rates(comparison: StepComparison) -> Iterator[str]:
+    """That all matmuls are slower than a measured machine multiplies."""
+    ratios = [row.ratio for row in comparison.rows if row.group in MATMUL_GROUPS and row.ratio]
+    if ".toml" in comparison.hardware and ratios and max(ratios) < SLOW_MATMULS:
+        yield (
+            f"all matmuls run at most at {percent(max(ratios))} of their planned rates: the "
+            f"machine is slower than when {comparison.hardware.rpartition(':')[0]} was measured, "
+            "or busy"
+        )
 
 
 def step_table(comparison: StepComparison) -> Cells:

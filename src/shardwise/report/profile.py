@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
@@ -60,10 +61,9 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     Args:
         written: the file that was written for Perfetto; empty without one.
     """
-    yield strong(_headline(profile))
-    yield labelled(
-        [*_about(profile), *label_first("look at", itertools.islice(hints(profile), N_HINTS))]
-    )
+    first, *others = _hints(profile) or [""]
+    yield strong(_headline(profile, first))
+    yield labelled([*_about(profile), *label_first("look at", others)])
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     n_categories = sum(part.seconds > 0 for part in profile.categories)
@@ -86,7 +86,8 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     if profile.most_frequent not in ("", profile.module) and profile.module:
         yield quiet(
             f"{counted(profile.n_programs, 'program')} ran, most often {profile.most_frequent}: "
-            f"type  --program {profile.most_frequent}"
+            f"type  shardwise profile {shlex.quote(profile.trace)} --program "
+            f"{shlex.quote(profile.most_frequent)}"
         )
     if written:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")
@@ -94,33 +95,18 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
 
 def short(profile: Profile) -> Iterator[Block]:
     """The first line of an account, and the command for the rest."""
-    yield labelled([("profile", _headline(profile))])
+    yield labelled([("profile", _headline(profile, *_hints(profile)[:1]))])
     yield quiet(f"type  shardwise profile {profile.trace}")
 
 
-def _headline(profile: Profile) -> str:
-    """The step; first the host if it holds the devices longer than any work of theirs."""
-    shares = dict.fromkeys(CATEGORIES, 0.0)
-    shares |= {part.category: part.share for part in profile.categories}
-    largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
-    lost = {name: shares[name] for name in (COMMUNICATION, WAIT, CALLBACK, HOST, GAP, LOOP)}
-    parts = []
-    is_host_bound = shares[HOST] == max(lost.values()) and shares[HOST] >= LEAST_HOST
-    if is_host_bound:
-        parts.append(
-            f"host-bound: devices wait {percent(shares[HOST])} of it for {_host_work(profile)}"
-        )
-    if shares[CALLBACK] >= LEAST_HOST:
-        parts.append(f"devices wait {percent(shares[CALLBACK])} of it for callbacks on the host")
-    shown = dict.fromkeys([largest, MATMUL] if shares[MATMUL] else [largest])
-    parts += [f"{TITLES[name]} {percent(shares[name])}" for name in shown]
-    if shares[COMMUNICATION] >= LEAST_SHARE:
-        parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
-    if shares[WAIT] >= LEAST_WAIT:
-        parts.append(f"waiting for other devices {percent(shares[WAIT])}")
-    if not is_host_bound:
-        parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
-    account = f"{units.show_seconds(profile.step_s)}: {', '.join(parts)}"
+def _headline(profile: Profile, first: str = "") -> str:
+    """The step, with what to look at first or else its categories.
+
+    Args:
+        first: the hint that comes first; empty if there is none.
+    """
+    seconds = units.show_seconds(profile.step_s)
+    account = f"{seconds}. Look first at {first}" if first else f"{seconds}: {_shares(profile)}"
     if profile.module:
         return f"step {account}"
     no_step = (
@@ -128,6 +114,46 @@ def _headline(profile: Profile) -> str:
         f"{profile.most_frequent}. Is the step jitted?"
     )
     return f"{no_step} {'Marked step' if profile.has_marked_steps else 'The whole trace'} {account}"
+
+
+def _hints(profile: Profile) -> list[str]:
+    """The hints that are shown. The first is empty if devices wait for the host: it says more."""
+    shares = _category_shares(profile)
+    waits = _is_host_bound(shares) or shares[CALLBACK] >= LEAST_HOST
+    return [*[""] * waits, *itertools.islice(hints(profile), N_HINTS)]
+
+
+def _category_shares(profile: Profile) -> dict[str, float]:
+    """Share of the step of each category."""
+    return dict.fromkeys(CATEGORIES, 0.0) | {p.category: p.share for p in profile.categories}
+
+
+def _is_host_bound(shares: dict[str, float]) -> bool:
+    """Whether devices wait for the host longer than for anything else, and long."""
+    lost = (shares[name] for name in (COMMUNICATION, WAIT, CALLBACK, HOST, GAP, LOOP))
+    return shares[HOST] == max(lost) and shares[HOST] >= LEAST_HOST
+
+
+def _shares(profile: Profile) -> str:
+    """What takes the step; first the host if devices wait for it long."""
+    shares = _category_shares(profile)
+    parts = []
+    if _is_host_bound(shares):
+        parts.append(
+            f"host-bound: devices wait {percent(shares[HOST])} of it for {_host_work(profile)}"
+        )
+    if shares[CALLBACK] >= LEAST_HOST:
+        parts.append(f"devices wait {percent(shares[CALLBACK])} of it for callbacks on the host")
+    largest = max((MATMUL, ATTENTION, ELEMENTWISE, COPY), key=lambda name: shares[name])
+    shown = dict.fromkeys([largest, MATMUL] if shares[MATMUL] else [largest])
+    parts += [f"{TITLES[name]} {percent(shares[name])}" for name in shown]
+    if shares[COMMUNICATION] >= LEAST_SHARE:
+        parts.append(f"exposed communication {percent(shares[COMMUNICATION])}")
+    if shares[WAIT] >= LEAST_WAIT:
+        parts.append(f"waiting for other devices {percent(shares[WAIT])}")
+    if not _is_host_bound(shares):
+        parts.append(f"idle {percent(profile.idle_s / profile.step_s)}")
+    return ", ".join(parts)
 
 
 def _host_work(profile: Profile) -> str:

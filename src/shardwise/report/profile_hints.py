@@ -43,8 +43,8 @@ def hints(profile: Profile) -> Iterator[str]:
     undonated = profile.undonated_bytes or 0
     if profile.memory and undonated > LEAST * profile.memory.arguments:
         yield (
-            f"{units.show_bytes(undonated)} of arguments are returned updated, in other memory: "
-            "donate them (donate_argnums of jax.jit)"
+            f"{units.show_bytes(undonated)} of arguments that are returned updated, in other "
+            "memory: donate them (donate_argnums of jax.jit)"
         )
     yield from _cast_products(profile)
     yield from _odd_dims(profile)
@@ -93,8 +93,8 @@ def _few_tokens(profile: Profile) -> Iterator[str]:
     per_element = flops / profile.updated_elements
     if per_element < FEW_FLOPS:
         yield (
-            f"few tokens a step: its products do {per_element:,.0f} FLOPs for each element of "
-            "weights and optimizer that it updates. A larger batch does more of them for one update"
+            f"the tokens of a step: its products do only {per_element:,.0f} FLOPs for each element "
+            "of weights and optimizer that it updates. A larger batch does more for one update"
         )
 
 

@@ -95,3 +95,8 @@ def test_the_first_stage(tmp_path: Path) -> None:
 def test_a_failed_command_says_what_it_printed(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="shardwise hw v99"):
         typed(tmp_path, "hw", "v99")
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_a_running_stage_fits_a_terminal(stage: Stage) -> None:
+    assert len(f"{stage.title}, 100 s ...") <= 80

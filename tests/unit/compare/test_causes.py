@@ -269,6 +269,9 @@ def test_a_program_that_needs_more_memory_and_no_more_time() -> None:
     assert sw.compare(large, small).causes == ()
     causes = {cause.kind: cause for cause in sw.compare(plan(fsdp=2), large).causes}
     assert causes["memory"].measured == 900_000_000
+    slow = with_times(large, dict.fromkeys((part.name for part in large.operations), 9.0))
+    text = render(step_blocks(sw.compare(plan(fsdp=2), slow), []), io.StringIO())
+    assert "memory 858 MiB, planned" in " ".join(text.split())  # beside five that cost seconds
     total = plan(fsdp=2).memory.total
     fits = replace(profile(), memory=replace(memory, bytes=int(1.1 * total)))
     assert "memory" not in {cause.kind for cause in sw.compare(plan(fsdp=2), fits).causes}
@@ -291,6 +294,14 @@ def function_report(*faults: Fault) -> FunctionReport:
         versions={},
         faults=faults,
     )
+
+
+def test_a_machine_that_is_slower_than_when_it_was_measured() -> None:
+    slow = with_times(profile(), dict.fromkeys((part.name for part in profile().operations), 3.0))
+    text = render(step_blocks(sw.compare(plan(fsdp=2), slow), []), io.StringIO())
+    assert "of their planned rates: the machine is slower than when" in " ".join(text.split())
+    text = render(step_blocks(sw.compare(plan(fsdp=2), profile()), []), io.StringIO())
+    assert "rates " not in text
 
 
 def test_faults_of_check_come_first() -> None:

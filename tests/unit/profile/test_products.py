@@ -114,7 +114,7 @@ def hints_of(**changes: object) -> list[str]:
     [
         ({"upcast_flops": 4e8}, "unembed: products in fp32 of arrays that are cast from 16 bits"),
         ({"odd_dim": 12_289}, "of products with a dim of 12,289"),
-        ({"flops": 1e8}, "few tokens a step: its products do 100 FLOPs for each element"),
+        ({"flops": 1e8}, "the tokens of a step: its products do only 100 FLOPs for each element"),
         ({"phase": REMAT}, "save more arrays"),
     ],
 )

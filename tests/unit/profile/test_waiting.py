@@ -73,7 +73,7 @@ def test_only_the_transfer_of_the_last_is_communication(numbered: bool) -> None:
     waits = [part for part in profile.operations if part.category == "wait"]
     assert [(part.name, part.phase, part.count) for part in waits] == [("mlp.up", "backward", 0.5)]
     text = " ".join(render(blocks(profile, ""), io.StringIO()).split())
-    assert "waiting for other devices 30 %" in text
+    assert "Look first at mlp.up: 30.0 us of waiting for each other" in text
     assert "comms 10.0 us: 0 s hidden by compute" in text
 
 

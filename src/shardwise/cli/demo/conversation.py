@@ -14,6 +14,7 @@ from typing import Any
 from shardwise.cli.demo.commands import CommandFailed, Screen, arguments, environment
 
 MAX_TOKENS = 48
+TEMPERATURE = 0.7  # of a small model, which repeats itself without chance
 # One short sequence needs few programs: it starts sooner.
 SMALL_SERVER = ("--sequences", "1", "--context", "256", "--chunk", "64")
 
@@ -32,13 +33,13 @@ def conversation(
             command=f"shardwise {' '.join(words)}",
             output=f"ready in {ready['ready_s']:.1f} s: {ready['url']}\n",
         )
-        body: dict[str, Any] = {"model": ready["model"], "max_tokens": MAX_TOKENS, "temperature": 0}
+        body: dict[str, Any] = {"model": ready["model"], "max_tokens": MAX_TOKENS}
         if message:
             path = "/chat/completions"
-            body["messages"] = [{"role": "user", "content": message}]
+            body |= {"messages": [{"role": "user", "content": message}], "temperature": 0}
         else:
             path = "/completions"
-            body["prompt"] = prompt
+            body |= {"prompt": prompt, "temperature": TEMPERATURE, "seed": 0}
         choice = _post(ready["url"] + path, body)["choices"][0]
         text = choice["message"]["content"] if message else prompt + choice["text"]
         yield Screen(

@@ -15,7 +15,7 @@ from shardwise.errors import BadInput, ShardwiseError
 from shardwise.report.demo_page import PAGE, Section, page
 from shardwise.ui.frozen import report
 
-ANSWER_CHARACTERS = 150
+ANSWER_CHARACTERS = 230
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

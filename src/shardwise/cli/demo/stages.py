@@ -16,7 +16,7 @@ MIN_STEPS = 60
 MAX_STEPS = 600
 RATE = 3e-3  # learning rate
 PROMPT = "def "
-QUESTION = "Name three primary colours."
+QUESTION = "What is the capital of France?"
 REAL_MODEL = "smollm2-135m-instruct"
 
 # A Llama of 1.2M parameters on bytes: a hundred steps take half a minute on two cores.
@@ -129,7 +129,7 @@ STAGES = (
     ),
     Stage(
         name="prove",
-        title="prove with the TPU compiler that 16 v5e chips serve it; no TPU is needed",
+        title="prove with the TPU compiler, without a TPU, that 16 v5e serve it",
         screens=prove,
         writes=("tpu.json",),
         charts={"tpu.html": "tpu.json"},
@@ -175,7 +175,7 @@ STAGES = (
     ),
     Stage(
         name="serve",
-        title="serve the trained model, and ask it over HTTP",
+        title="serve the trained model, and let it continue a line of code",
         screens=talk_to_trained,
         needs=("model",),
         answer="answer",

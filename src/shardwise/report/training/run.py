@@ -27,6 +27,7 @@ _COLUMNS = {
     "left": 6,
 }
 _MAX_FRACTION = 9_999  # steps of the longest run whose lines show `step/steps`
+SLOW = 1.3  # measured over planned seconds of a step from which its parts are worth a look
 MINUTE = 60  # seconds, like HOUR and DAY
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
@@ -141,6 +142,8 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
     if saved:
         rows.append(("saved", _checkpoint(run, saved)))
     yield labelled(rows)
+    if run.step_s and run.step_s > SLOW * run.planned:
+        yield quiet("type  shardwise profile plan.json  to see what takes longer than planned")
     if run.sample is not None:
         yield quiet("sample from the model:")
         yield printable(run.sample)
