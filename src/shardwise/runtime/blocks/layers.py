@@ -249,10 +249,14 @@ def _post_norm(
 
 def norm(settings: LayerSettings, block: BlockProducts, x_BTD: Array, name: str) -> Array:
     """Apply the norm with the weights of `name` to the chip's tokens of the residual."""
-    with jax.named_scope(name):
+    roles = settings.table.width_roles
+
+    def apply(x_BTD: Array) -> Array:
         normalized = _normalized(settings, x_BTD)
-        roles = settings.table.width_roles
         return _scale_and_shift(settings, block, normalized, name, roles, x_BTD.dtype)
+
+    with jax.named_scope(name):
+        return cpu.recomputed(settings.table.mesh, apply)(x_BTD)
 
 
 def _normalized(settings: LayerSettings, x_BTD: Array) -> Array:

@@ -239,16 +239,19 @@ class BlockProducts:
         table = self.table
         precision = self.precision
 
-        @jax.custom_vjp
-        def fetch(w: Array, accumulator: Array | ErrorFeedback) -> Array:
+        def gathered(w: Array) -> Array:
             array = w.astype(precision.compute)
             for move in moves:
                 array = table.apply(move, array)
             return array
 
+        @jax.custom_vjp
+        def fetch(w: Array, accumulator: Array | ErrorFeedback) -> Array:
+            return gathered(w)
+
         def forward(w: Array, accumulator: Array | ErrorFeedback) -> tuple[Array, Array | None]:
             feedback = accumulator.residual if isinstance(accumulator, ErrorFeedback) else None
-            return fetch(w, accumulator), feedback
+            return gathered(w), feedback
 
         def backward(feedback: Array | None, ct: Array) -> tuple[None, Array | ErrorFeedback]:
             ct = ct.astype(precision.reduce)

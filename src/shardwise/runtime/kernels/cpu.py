@@ -60,6 +60,14 @@ def saves_all_residuals(mesh: RoleMesh) -> bool:
     return mesh.platform == "cpu" and mesh.jax_mesh.size == 1
 
 
+def recomputed(mesh: RoleMesh, function: Callable[..., Array]) -> Callable[..., Array]:
+    """An elementwise function that the backward pass computes again, where it would save all of it.
+
+    It is faster to compute than the arrays between its operations are to write and read.
+    """
+    return jax.checkpoint(function) if saves_all_residuals(mesh) else function
+
+
 def materialized(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function into a call that XLA does not inline.
 
@@ -133,28 +141,48 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
     keeps_order = x_dims[:n_row_dims] + w_dims[n_contracted:] == output
     if not keeps_order or x_dims[n_row_dims:] != w_dims[:n_contracted]:
         return jnp.einsum(equation, x, w)
-    contracted = math.prod(x.shape[n_row_dims:])
-    y_MO = _matmul(x.reshape(-1, contracted), w.reshape(contracted, -1), WIDE if wide else x.dtype)
-    return y_MO.reshape(*x.shape[:n_row_dims], *w.shape[n_contracted:])
+    return _matmul(x, w, n_contracted, WIDE if wide else x.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _matmul(x_MI: Array, w_IO: Array, dtype: Any) -> Array:
-    """Matmul in fp32, cast to `dtype`; its gradients transpose only the narrower operand."""
-    return _dot("mi,io->mo", x_MI, w_IO, n_reads=x_MI.shape[0]).astype(dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _matmul(x: Array, w: Array, n_contracted: int, dtype: Any) -> Array:
+    """Matmul in fp32, cast to `dtype`; its gradients transpose only the narrower operand.
+
+    The backward pass reads x and w themselves: several products of x then save it once, and a scan
+    over layers saves no second copy of their weights.
+
+    Args:
+        n_contracted: number of dims that are contracted: the last of x, the first of w.
+    """
+    x_MI, w_IO = _matrices(x, w, n_contracted)
+    y_MO = _dot("mi,io->mo", x_MI, w_IO, n_reads=x_MI.shape[0]).astype(dtype)
+    return y_MO.reshape(*x.shape[: x.ndim - n_contracted], *w.shape[n_contracted:])
 
 
-def _matmul_forward(x_MI: Array, w_IO: Array, dtype: Any) -> tuple[Array, Residuals]:
-    return _matmul(x_MI, w_IO, dtype), (x_MI, w_IO)
+def _matrices(x: Array, w: Array, n_contracted: int) -> tuple[Array, Array]:
+    """(x_MI, w_IO): both operands with their contracted dims joined, and their other dims."""
+    contracted = math.prod(w.shape[:n_contracted])
+    return x.reshape(-1, contracted), w.reshape(contracted, -1)
 
 
-def _matmul_backward(_: Any, residuals: tuple[Array, Array], dy_MO: Array) -> tuple[Array, Array]:
-    x_MI, w_IO = residuals
-    dy_MO = dy_MO.astype(x_MI.dtype)
-    dx_MI = _dot("mo,io->mi", dy_MO, w_IO).astype(x_MI.dtype)
+def _matmul_forward(
+    x: Array, w: Array, n_contracted: int, dtype: Any
+) -> tuple[Array, tuple[Array, Array]]:
+    return _matmul(x, w, n_contracted, dtype), (x, w)
+
+
+def _matmul_backward(
+    n_contracted: int, _: Any, residuals: tuple[Array, Array], dy: Array
+) -> tuple[Array, Array]:
+    x, w = residuals
+    x_MI, w_IO = _matrices(x, w, n_contracted)
+    dy_MO = dy.reshape(x_MI.shape[0], -1).astype(x.dtype)
+    dx_MI = _dot("mo,io->mi", dy_MO, w_IO)
     if x_MI.shape[1] <= dy_MO.shape[1]:
-        return dx_MI, _contract_rows(x_MI, dy_MO).astype(w_IO.dtype)
-    return dx_MI, _contract_rows(dy_MO, x_MI).astype(w_IO.dtype).T
+        dw_IO = _contract_rows(x_MI, dy_MO)
+    else:
+        dw_IO = _contract_rows(dy_MO, x_MI).T
+    return dx_MI.astype(x.dtype).reshape(x.shape), dw_IO.astype(w.dtype).reshape(w.shape)
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
