@@ -28,6 +28,12 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def gated(activation: str, up: Array, gate: Array | None) -> Array:
+    """Activation of the gate times the up projection; without a gate, of the up projection."""
+    function = ACTIVATIONS[activation]
+    return function(up) if gate is None else function(gate) * up
+
+
 def normalize(
     norm: Norm,
     x: Array,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Mlp
+from shardwise.runtime.blocks import elementwise
 from shardwise.runtime.blocks.attention import project
-from shardwise.runtime.blocks.elementwise import ACTIVATIONS
 from shardwise.runtime.blocks.products import BlockProducts
 from shardwise.runtime.kernels import cpu
 
@@ -21,15 +23,11 @@ def mlp(ffn: Mlp, block: BlockProducts, n_BTD: Array) -> None:
         block: products of the block.
         n_BTD: the normalized input, after `move_input`.
     """
-    activation = ACTIVATIONS[ffn.activation]
-
-    def activated(up_BTF: Array, gate_BTF: Array | None) -> Array:
-        return activation(up_BTF) if gate_BTF is None else activation(gate_BTF) * up_BTF
-
     up_BTF = checkpoint_name(project(block, "mlp.up", n_BTD, "b_up"), "up")
     gate_BTF = None
     if ffn.gated:
         gate_BTF = checkpoint_name(project(block, "mlp.gate", n_BTD, "b_gate"), "gate")
+    gated = cpu.recomputed(block.table.mesh, functools.partial(elementwise.gated, ffn.activation))
     with jax.named_scope("activation"):
-        h_BTF = cpu.recomputed(block.table.mesh, activated)(up_BTF, gate_BTF)
+        h_BTF = gated(up_BTF, gate_BTF)
     block.add_product("mlp.down", checkpoint_name(h_BTF, "hidden"))

@@ -31,6 +31,7 @@ from shardwise.runtime.experts.dispatch import (
 from shardwise.runtime.experts.gathered import gathered_experts
 from shardwise.runtime.experts.ragged import RaggedDispatch
 from shardwise.runtime.experts.ragged import ragged_dispatch as dispatch_ragged
+from shardwise.runtime.kernels import cpu
 from shardwise.runtime.layout.sharding import gather
 from shardwise.runtime.weights.quantized import Scaled, quantize
 
@@ -172,9 +173,12 @@ def _experts(
         x_RD = x_RD * weights_R1
     up_RF = checkpoint_name(product("up", x_RD), "up")
     gate_RF = checkpoint_name(product("gate", x_RD), "gate") if m.gated else None
-    h_RF = _activation(m, up_RF, gate_RF)
-    if not m.routing.on_input:
-        h_RF = h_RF * weights_R1
+
+    def hidden(up_RF: Array, gate_RF: Array | None, weights_R1: Array) -> Array:
+        h_RF = _activation(m, up_RF, gate_RF)
+        return h_RF if m.routing.on_input else h_RF * weights_R1
+
+    h_RF = cpu.recomputed(block.table.mesh, hidden)(up_RF, gate_RF, weights_R1)
     y_RD = product("down", checkpoint_name(h_RF, "hidden"))
     if not m.bias:
         return y_RD
@@ -207,11 +211,8 @@ def _down_bias(block: BlockProducts) -> Array:
 @jax.named_scope("activation")
 def _activation(m: Moe, up: Array, gate: Array | None) -> Array:
     """Activation of the gate times the up projection; without a gate, of the up projection."""
-    activation = elementwise.ACTIVATIONS[m.activation]
-    if gate is None:
-        return activation(up)
-    if m.clamp is None:
-        return activation(gate) * up
+    if gate is None or m.clamp is None:
+        return elementwise.gated(m.activation, up, gate)
     limit = m.clamp.limit
     gate = jnp.minimum(gate, limit)
     return gate * jax.nn.sigmoid(m.clamp.alpha * gate) * (jnp.clip(up, -limit, limit) + 1)
@@ -223,7 +224,8 @@ def _shared_experts(m: Moe, block: BlockProducts, n_BTD: Array) -> None:
     gate_BTF = None
     if m.gated:
         gate_BTF = checkpoint_name(block.product("shared.gate", n_BTD), "shared_gate")
-    h_BTF = _activation(m, up_BTF, gate_BTF)
+    hidden = cpu.recomputed(block.table.mesh, functools.partial(_activation, m))
+    h_BTF = hidden(up_BTF, gate_BTF)
     if m.shared_gate:
         scale_BT = jax.nn.sigmoid(block.product("moe.shared_scale", n_BTD).astype(jnp.float32))
         h_BTF = h_BTF * scale_BT[..., None].astype(h_BTF.dtype)

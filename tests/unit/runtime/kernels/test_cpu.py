@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from shardwise.models import Attention
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import attention, cpu
-from shardwise.runtime.training.programs import step_of
+from shardwise.runtime.training.programs import PLANNED_CAPACITY, step_of
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from tests.host import host
@@ -29,6 +29,17 @@ NEAR = {"abs": 2e-5, "rel": 2e-5}  # sums of some hundred fp32 products of numbe
 def normal(*shape: int) -> Any:
     seed = int(np.prod(shape)) + len(shape)
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def scans(jaxpr: Any) -> Iterator[Any]:
+    """The loops over layers of a program, in its order."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            yield equation
+        for parameter in equation.params.values():
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from scans(inner)
 
 
 def same(one: Callable[..., Any], other: Callable[..., Any], *given: Any) -> None:
@@ -129,6 +140,21 @@ def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert copied() == []
     monkeypatch.setattr(cpu, "write_after", lambda arrays, new, old: new)
     assert len(copied()) > 9
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
+def test_a_layer_saves_what_is_planned(name: str, tmp_path: Path) -> None:
+    """No second copy of an input of several products, of weights, or of elementwise operations."""
+    sizes = "n_layers=4,d_model=64,d_ff=192,n_heads=4,n_kv_heads=2,d_head=16,vocab=64"
+    job = sw.Train(batch=4, seq=64, weights="fp32", compute="fp32", gradients="fp32")
+    plan = sw.plan(sw.model(f"{name},{sizes}"), host(tmp_path, 1), job, {"remat": "none"})
+    case = rebuild(plan)
+    step = step_of(case, devices_for(case.system, "it"), capacity=PLANNED_CAPACITY)
+    jaxpr = jax.make_jaxpr(step.function())(*step.shapes())
+    forward = next(scan for scan in scans(jaxpr.jaxpr) if scan.outvars[scan.params["num_carry"] :])
+    stacks = [stack.aval for stack in forward.outvars[forward.params["num_carry"] :]]
+    saved = sum(stack.size * stack.dtype.itemsize for stack in stacks)
+    assert 0.8 * plan.memory.activations < saved < 1.2 * plan.memory.activations
 
 
 def test_moments_of_a_weight_that_is_no_number_stay() -> None:
