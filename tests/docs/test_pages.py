@@ -53,6 +53,14 @@ def test_links_lead_somewhere(root: Path, name: str) -> None:
     assert [link for link in near if not (root / name).parent.joinpath(link).exists()] == []
 
 
+def test_readme_counts_the_serving_runs_that_the_page_of_validation_shows(root: Path) -> None:
+    """To predict them all takes longer than the rest of the page, and is for `make oracle`."""
+    (counted,) = re.findall(
+        r"[\d,]+ figures of [\d,]+ published serving runs", (root / "README.md").read_text()
+    )
+    assert f"\n{counted}, by what they measure\n" in (root / "docs/validate.md").read_text()
+
+
 def test_readme_shows_the_command_line(root: Path) -> None:
     shown = [b for b in pages.blocks((root / "README.md").read_text()) if b.language == "console"]
     assert any(line.startswith("$ shardwise plan ") for block in shown for line in block.lines)

@@ -93,7 +93,7 @@ def failures(kind: str, n: int, seed: int, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", PLANS)
 def test_damaged_plans_are_refused_in_words(kind: str, tmp_path: Path) -> None:
-    assert failures(kind, 60, seed=1, folder=tmp_path) == []
+    assert failures(kind, 30, seed=1, folder=tmp_path) == []
 
 
 @pytest.mark.oracle

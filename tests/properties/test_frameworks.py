@@ -50,7 +50,7 @@ def exported(plan: sw.Plan | sw.ServingPlan, framework: str) -> str | None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_training_layouts_come_back(kind: str, data: st.DataObject) -> None:
     mesh = data.draw(meshes(kind))
@@ -73,7 +73,7 @@ def test_training_layouts_come_back(kind: str, data: st.DataObject) -> None:
                 assert choices[word] == getattr(plan.layout, word), (framework, word)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     kind=st.sampled_from(sorted(MODELS)),
     tensor=st.sampled_from((1, 2, 4, 8)),

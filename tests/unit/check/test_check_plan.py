@@ -77,6 +77,7 @@ def test_collectives_that_the_compiler_chooses_stand_beside_the_planned() -> Non
     assert set(rows) > {(r.role, r.kind) for r in verdict.collectives}
 
 
+@pytest.mark.usefixtures("builds_here")
 def test_what_is_not_partitioned_is_refused_in_words() -> None:
     plan = planned("v5e:2x2", {"pipe": 2, "schedule": "1f1b"})
     with pytest.raises(BadInput, match="schedule 1f1b is a program for each stage"):
@@ -116,6 +117,7 @@ def test_the_cpus_program_sends_int8_and_passes_tokens_on() -> None:
     assert row.compiled_n == row.planned_n > 0
 
 
+@pytest.mark.usefixtures("builds_here")
 @pytest.mark.parametrize(
     ("reduce", "fixed", "said"),
     [
@@ -226,6 +228,7 @@ def test_what_waits_in_host_memory_leaves_the_chip() -> None:
     assert away.peak_bytes < plans[1].memory.total
 
 
+@pytest.mark.usefixtures("builds_here")
 @pytest.mark.parametrize(
     ("form", "said"),
     [
@@ -247,6 +250,7 @@ def test_what_does_not_wait_in_host_memory_is_refused(form: dict[str, Any], said
         sw.check(plan, cache=False)
 
 
+@pytest.mark.usefixtures("builds_here")
 def test_stages_keep_their_activations_on_the_chip() -> None:
     job, fixed = sw.Train(batch=8, seq=64, offload=("activations",)), {"pipe": 2}
     plan = sw.plan(MODEL, sw.hardware("v5e:2x2"), job, fixed)

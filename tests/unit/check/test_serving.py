@@ -126,6 +126,7 @@ def test_2d_weights_send_what_is_planned() -> None:
             assert rows[key].compiled_bytes == pytest.approx(rows[key].planned_bytes, rel=0.02)
 
 
+@pytest.mark.usefixtures("builds_here")
 def test_a_width_that_2d_weights_do_not_divide_is_refused() -> None:
     model = sw.ModelConfig.dense(
         n_layers=2, d_model=514, d_ff=1024, n_heads=4, n_kv_heads=2, d_head=128, vocab=2048

@@ -125,7 +125,9 @@ def test_a_fault_is_named_in_the_first_line(mine: Path) -> None:
         (("nomodule:train_step", "--on", "cpu:4"), 'no module "nomodule"'),
         (("mymodule.py", "--on", "cpu:4"), "Name one: mymodule.py:FUNCTION"),
         (("mymodule.py:nothing", "--on", "cpu:4"), 'has no "nothing"'),
-        (("mymodule:nothing", "--on", "cpu:4"), 'has no "nothing"'),
+        pytest.param(
+            ("mymodule:nothing", "--on", "cpu:4"), 'has no "nothing"', marks=pytest.mark.oracle
+        ),
         (("mymodule:constant", "--on", "cpu:4"), "is not a function"),
         (("mymodule:wide_args", "--on", "cpu:4"), "--args module:function"),
         (("mymodule:train_step", "--on", "cpu:4", "--args", "mymodule:wide_args"), "mesh of 8"),

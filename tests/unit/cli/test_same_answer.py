@@ -71,7 +71,11 @@ def test_serving(question: str) -> None:
 
 @pytest.mark.parametrize(
     "question",
-    [RATES[0], RATES[1], "llama3-8b h100:1 --prompt 40000 --output 128 --rate 0.01/s"],
+    [
+        pytest.param(RATES[0], marks=pytest.mark.oracle),
+        RATES[1],
+        "llama3-8b h100:1 --prompt 40000 --output 128 --rate 0.01/s",
+    ],
 )
 def test_bounds_typed_out_are_those_that_a_plan_assumes(question: str) -> None:
     """Everything but the rule, which says that they were assumed, and the command to type."""

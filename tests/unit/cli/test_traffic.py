@@ -18,7 +18,7 @@ BOUNDS = ("--ttft", "500ms", "--tpot", "30ms")
     [
         ("h100:8", *CHAT, *BOUNDS, "--rate", "20/s"),
         ("h100:8", *CHAT, *BOUNDS, "--rate", "20/s", "--traffic", "bursty:3", "--at", "p90"),
-        ("h100:8", *CHAT, *BOUNDS, "--capacity"),
+        pytest.param(("h100:8", *CHAT, *BOUNDS, "--capacity"), marks=pytest.mark.oracle),
         ("h100:8", *CHAT, "--rate", "5/s", "--traffic", "constant", "--disaggregate"),
     ],
 )

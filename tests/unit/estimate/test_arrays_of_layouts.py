@@ -40,6 +40,7 @@ CASES = [
     ("llama3-8b,n_layers=8", "a100:16", Train(batch=32, seq=2048,
      offload=("optimizer", "activations")), "chip"),
 ]  # fmt: skip
+QUICK = (1, 2, 4)
 PER_FORM = 3  # layouts of a form that are held against the arrays
 FORMS = 20  # forms of a case
 
@@ -95,7 +96,12 @@ def numbers(time: StepTime) -> dict[str, object]:
     return found | {f"{k} {r}": t for k, roles in kinds.items() for r, t in roles.items()}
 
 
-@pytest.mark.parametrize(("name", "machine", "job", "at"), CASES)
+# A torus, switches that add, and latent attention; the other machines and words for `make oracle`.
+@pytest.mark.parametrize(
+    ("name", "machine", "job", "at"),
+    [pytest.param(*case, marks=() if i in QUICK else pytest.mark.oracle)
+     for i, case in enumerate(CASES)],
+)  # fmt: skip
 def test_arrays_of_layouts_take_what_each_takes(
     name: str, machine: str, job: Train, at: str
 ) -> None:

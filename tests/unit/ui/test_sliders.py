@@ -12,7 +12,7 @@ from shardwise.ui.answer import answer
 from shardwise.ui.frame import frame
 from shardwise.ui.question import LocalNames, Question, read
 from shardwise.ui.sliders import curve, sliders
-from tests.unit.ui.questions import QUESTIONS, SERVING, TRAINING
+from tests.unit.ui.questions import EXPERTS, QUESTIONS, SERVING, TRAINING
 
 NOTHING_LOCAL = LocalNames()
 
@@ -54,7 +54,9 @@ def test_the_stages_of_zero_are_those_of_the_axes(
     assert max(shown["batch"]["stops"]) >= 2 * question.batch
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=str)
+@pytest.mark.parametrize(
+    "question", [TRAINING, SERVING, pytest.param(EXPERTS, marks=pytest.mark.oracle)], ids=str
+)
 def test_a_curve_has_a_point_for_each_stop_and_passes_through_the_answer(
     question: Question,
 ) -> None:

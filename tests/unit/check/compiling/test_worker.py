@@ -83,7 +83,7 @@ def test_a_program_on_virtual_devices() -> None:
         pytest.param("v5e:1x1", 1, Place(coords=(0, 0, 0)), marks=pytest.mark.oracle),
         pytest.param("v5p:2x1x2", 4, Place(coords=(1, 0, 1)), marks=pytest.mark.oracle),
         pytest.param("v5p:4x4x4", 64, Place(coords=(3, 3, 3)), marks=pytest.mark.oracle),
-        ("v6e:2x4", 8, Place(coords=(1, 3, 0))),
+        pytest.param("v6e:2x4", 8, Place(coords=(1, 3, 0)), marks=pytest.mark.oracle),
         ("7x:2x2x1", 8, Place(coords=(1, 1, 0), core=1)),
     ],
 )
