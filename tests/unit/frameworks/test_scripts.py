@@ -156,6 +156,20 @@ trtllm-build --checkpoint_dir ./c --max_batch_size 64 --max_seq_len 8192 --max_n
     assert (launch.weights, launch.batch, launch.context) == ("fp8", 64, 8192)
 
 
+@pytest.mark.parametrize("flag", ["--model", "-m"])
+def test_an_engine_of_a_benchmark(flag: str) -> None:
+    text = (
+        f"trtllm-bench {flag} meta-llama/Llama-3.1-70B throughput --tp 4 --pp 2 --ep 2 "
+        "--backend pytorch --max_num_tokens 8192"
+    )
+    content = registry.read(text, "a.sh")
+    launch = content.launch
+    assert content.framework.name == "tensorrt-llm"
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.sizes["tensor"], launch.sizes["pipe"], launch.expert_tensor) == (4, 2, 2)
+    assert (launch.model, launch.chunk) == ("meta-llama/Llama-3.1-70B", 8192)
+
+
 @pytest.mark.parametrize("file", ["a", "a.sh", "a.yaml", "a.json", "a.toml"])
 @pytest.mark.parametrize("text", ["", "\n", "# a comment\n"])
 def test_an_empty_file_is_told_as_such(file: str, text: str) -> None:
