@@ -211,6 +211,22 @@ def draft_notes(n_tokens: int) -> tuple[str, ...]:
     )
 
 
+# Half of disaggregated serving -> the figures of a plan that are its own, and the other half's.
+_FIGURES = {"prefill": ("TTFT", "TPOT and tokens/s"), "decode": ("TPOT and tokens/s", "TTFT")}
+
+
+def half_notes(half: str | None) -> tuple[str, ...]:
+    """What a plan has otherwise of an engine that only prefills, or only decodes."""
+    if half is None:
+        return ()
+    own, other = _FIGURES[half]
+    return (
+        f"it starts the {half} half of disaggregated serving, planned as an engine that does both: "
+        f"take {own} from the plan, not {other}. Both halves: shardwise plan MODEL HARDWARE "
+        "--serve --prompt N --output N --disaggregate.",
+    )
+
+
 def kv_split(shards: int) -> str:
     """How an engine stores KV heads that several tensor ranks share, by the ranks of a cache."""
     return "sequence" if shards > 1 else "copied"

@@ -216,12 +216,17 @@ class ServingLaunch(Launch):
     shares_experts: bool = False
     expert_note: str = ""
 
-    def on(self, model: ModelConfig) -> ServingLaunch:
-        """The launch with what depends on the model, and the notes on it."""
+    def on(self, model: ModelConfig, context: int | None = None) -> ServingLaunch:
+        """The launch with what depends on the model, and the notes on it.
+
+        Args:
+            context: in the place of the file's.
+        """
+        launch = replace(self, context=context or self.context)._up_to_the_longest(model)
         if not model.is_moe:
-            return self
-        notes = (*self.notes, self.expert_note) if self.expert_note else self.notes
-        launch = replace(self, notes=notes, expert_note="")
+            return launch
+        if self.expert_note:
+            launch = replace(launch, notes=(*launch.notes, self.expert_note), expert_note="")
         ranks, of_rank = self.replicas, self.default_batch
         if ranks == 1 or not self.shares_experts:
             return launch
@@ -232,6 +237,16 @@ class ServingLaunch(Launch):
             default_batch=(lambda chip: ranks * of_rank(chip)) if of_rank else None,
             replicas=1,
         )
+
+    def _up_to_the_longest(self, model: ModelConfig) -> ServingLaunch:
+        """The launch with the longest sequence of the model, unless it has another one."""
+        if self.context or not model.max_seq:
+            return self
+        note = (
+            f"the file does not say the longest sequence: the {model.max_seq:,} tokens of "
+            f"{model.name} are planned, as engines have it by default; --context N plans others."
+        )
+        return replace(self, context=model.max_seq, notes=(*self.notes, note))
 
     def choices(self, mesh: Mesh, *, has_experts: bool = False) -> dict[str, int | str]:
         """The choices that a search has to keep: the engine, whose number is not one of them."""

@@ -88,7 +88,7 @@ def run(
     if isinstance(launch, TrainingLaunch):
         launch = launch.on(config, system.chip)
     elif isinstance(launch, ServingLaunch):
-        launch = launch.on(config)
+        launch = launch.on(config, length)
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
     for text in launch.notes:
