@@ -6,6 +6,7 @@ ranks. https://www.deepspeed.ai/docs/config-json
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
 from shardwise.frameworks.shell_script import torchrun_chips
 
+_HPZ = "zero_hpz_partition_size"  # of ZeRO++: ranks that share a copy of the weights
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
 
@@ -50,7 +52,7 @@ def write(run: TrainingRun) -> Written:
             f"--fix {role}=1",
         )
     if layout.zero == 3 and mesh.data > 1:
-        values["zero_optimization.zero_hpz_partition_size"] = mesh.fsdp * mesh.expert
+        values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
     if mesh.context > 1:
@@ -130,10 +132,12 @@ def read(settings: Settings) -> TrainingLaunch:
         )
     )
     micro, steps = _of_trainer(settings, micro, steps)
-    role = "fsdp" if stage == 3 else "data"
+    shards = _shards(settings, expert)
+    role = "fsdp" if stage == 3 and not shards else "data"
+    if shards:
+        sizes["fsdp"] = shards
     fill: str | None = role
     n_chips = _n_started(settings)
-    shard = setting(settings, "zero_optimization.zero_hpz_partition_size", 1)
     if batch and micro and steps:
         if batch % (micro * steps * expert):
             raise BadFile(
@@ -141,14 +145,14 @@ def read(settings: Settings) -> TrainingLaunch:
                 f"accumulation {steps} x expert {expert}."
             )
         ranks = batch // (micro * steps * expert)
-        sizes[role] = ranks
+        if shards and ranks % shards:
+            raise BadFile(
+                f"deepspeed: {_HPZ} {shards * expert} does not divide the {ranks * expert} ranks "
+                "that the batch has."
+            )
+        sizes[role] = ranks // (shards or 1)
         fill = None
-        if stage == 3 and shard > 1:
-            sizes["fsdp"] = max(1, shard // expert)
-            sizes["data"] = ranks // sizes["fsdp"]
-        n_chips = 1
-        for size in sizes.values():
-            n_chips *= size
+        n_chips = math.prod(sizes.values())
     names = {word: name for name, word in _OPTIMIZERS.items()}
     return TrainingLaunch(
         sizes=sizes,
@@ -172,6 +176,23 @@ def read(settings: Settings) -> TrainingLaunch:
         model=settings.get("--model_name_or_path"),
         remat="full" if settings.get("--gradient_checkpointing") is True else None,
     )
+
+
+def _shards(settings: Settings, expert: int) -> int | None:
+    """Ranks of fsdp that share the weights under ZeRO++; None without it.
+
+    Raises:
+        BadFile: they are no number, or hold no whole groups of experts.
+    """
+    size = setting(settings, f"zero_optimization.{_HPZ}", 1)
+    if size == 1 or setting(settings, "zero_optimization.stage", 0) != 3:
+        return None
+    if not isinstance(size, int) or size < 1 or size % expert:
+        raise BadFile(
+            f"deepspeed: {_HPZ} is {size!r}; it must be a number from 1"
+            f"{f', a multiple of expert {expert}' if expert > 1 else ''}."
+        )
+    return size // expert
 
 
 # Flags of transformers' Trainer and of programs that use it.
@@ -231,6 +252,12 @@ def _notes(settings: Settings) -> list[str]:
         notes.append("neither bf16 nor fp16 is enabled, which is fp32; bf16 is planned.")
     if "--deepspeed" in settings and "zero_optimization" not in settings:
         notes.append("its file --deepspeed is not there: the ZeRO stage is a guess, 0.")
+    if _shards(settings, 1):
+        notes.append(
+            f"{_HPZ}: the run has a copy of the weights in each such group of ranks, and one of "
+            "gradients and optimizer state in all; the plan has one of each in a group, which "
+            "takes more memory."
+        )
     if setting(settings, "activation_checkpointing.cpu_checkpointing"):
         notes.append(
             "cpu_checkpointing moves saved activations to host memory, where the model's code "

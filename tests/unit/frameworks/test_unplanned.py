@@ -36,6 +36,13 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
             "cpu_checkpointing moves saved activations to host memory",
         ),
         (
+            json.dumps(
+                DEEPSPEED | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}
+            ),
+            "a.json",
+            "zero_hpz_partition_size: the run has a copy of the weights in each such group",
+        ),
+        (
             f"{MAXTEXT}shard_everything: true\nfavorite_color: red\n", "a.yml",
             "MaxText has no option shard_everything, favorite_color",
         ),
