@@ -27,6 +27,7 @@ class Launch:
         ignored: keys of the file that may matter, and that a plan has no word for.
         notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
+        sized_like: the first of these if all have as many parameters; planned if nobody names one.
         n_slices: slices that the file's sizes count, if it says so.
         slice_role: mesh role of the slices beyond these, if the file leaves their number open.
         counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
@@ -41,6 +42,7 @@ class Launch:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
+    sized_like: str | None = None
     n_slices: int | None = None
     slice_role: str | None = None
     counts_devices: bool = False

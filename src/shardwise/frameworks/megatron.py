@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_layout
@@ -16,6 +17,7 @@ from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Writ
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
 from shardwise.models import Mla, Mlp, ModelConfig, Moe, load, presets, stack
+from shardwise.models.count import parameters
 from shardwise.models.numerics import Routing
 
 # Field of Megatron Core -> flag, where it is not the field's name with dashes.
@@ -193,6 +195,7 @@ def read(settings: Settings) -> TrainingLaunch:
             "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
         )
     notes += _unplanned(settings)
+    alike = _presets(settings)
     launch = megatron_layout.read(
         values,
         "megatron",
@@ -203,7 +206,8 @@ def read(settings: Settings) -> TrainingLaunch:
         n_layers=settings.get("--num-layers"),
         n_experts=settings.get("--num-experts"),
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
-        presets=_presets(settings),
+        presets=alike,
+        sized_like=_sized_like(alike),
     )
     if "--optimizer-cpu-offload" in settings:
         launch = replace(launch, offload=("optimizer",))
@@ -241,7 +245,7 @@ def _models() -> dict[str, ModelConfig]:
 
 
 def _presets(settings: Settings) -> tuple[str, ...]:
-    """Names of the models that have the sizes of a script."""
+    """Names of the models that have the sizes of a script; of its vocabulary, if any has."""
     heads = settings.get("--num-attention-heads")
     sizes = (
         settings.get("--num-layers"),
@@ -249,11 +253,11 @@ def _presets(settings: Settings) -> tuple[str, ...]:
         heads,
         settings.get("--num-query-groups", heads),
         settings.get("--num-experts") or 0,
-        settings.get("--moe-ffn-hidden-size") or settings.get("--ffn-hidden-size"),
+        settings.get("--moe-ffn-hidden-size") or _width(settings),
     )
-    return tuple(
-        name
-        for name, model in _models().items()
+    of_sizes = [
+        model
+        for model in _models().values()
         if sizes
         == (
             sum(group.count for group in model.groups),
@@ -263,7 +267,24 @@ def _presets(settings: Settings) -> tuple[str, ...]:
             model.moe.n_experts if model.moe else 0,
             model.d_ff,
         )
-    )
+    ]
+    vocab = settings.get("--vocab-size")
+    same = [model for model in of_sizes if model.vocab == vocab]
+    return tuple(model.name for model in same or of_sizes)
+
+
+def _width(settings: Settings) -> Any:
+    """Width of a feed-forward layer, by default as in `validate_args` of Megatron-LM."""
+    width, hidden = settings.get("--ffn-hidden-size"), settings.get("--hidden-size")
+    if width or not isinstance(hidden, int):
+        return width
+    return 4 * hidden * 2 // 3 // 64 * 64 if "--swiglu" in settings else 4 * hidden
+
+
+def _sized_like(names: tuple[str, ...]) -> str | None:
+    """The first of some models if all have as many parameters, so that their plans are equal."""
+    counts = {parameters(_models()[name]).total for name in names}
+    return names[0] if len(counts) == 1 else None
 
 
 def knows(settings: Settings) -> int:

@@ -251,21 +251,37 @@ def test_a_cache_is_split_over_ranks_that_share_a_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "names"),
+    ("sizes", "names", "planned"),
     [
-        ("32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32", ()),
+        ("32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32", (), None),
         (
             "32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
             "--group-query-attention --num-query-groups 8",
             ("llama3-8b", "llama3.1-8b", "mistral-7b", "mistral-7b-v0.3"),
+            None,
+        ),
+        (
+            "32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+            "--group-query-attention --num-query-groups 8 --vocab-size 128256",
+            ("llama3-8b", "llama3.1-8b"),
+            "llama3-8b",
+        ),
+        ("96 --hidden-size 12288 --num-attention-heads 96", ("gpt3-175b",), "gpt3-175b"),
+        (
+            "32 --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000",
+            (),
+            None,
         ),
         (
             "48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
             "--num-query-groups 4 --num-experts 128 --moe-ffn-hidden-size 768",
             ("qwen3-30b-a3b",),
+            "qwen3-30b-a3b",
         ),
     ],
 )
-def test_models_with_the_sizes_of_a_script_are_named(sizes: str, names: tuple[str, ...]) -> None:
+def test_models_with_the_sizes_of_a_script_are_named(
+    sizes: str, names: tuple[str, ...], planned: str | None
+) -> None:
     run = launch(f"{MEGATRON} --num-layers {sizes}", "train.sh")
-    assert run.presets == names
+    assert (run.presets, run.sized_like) == (names, planned)
