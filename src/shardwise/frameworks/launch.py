@@ -224,7 +224,7 @@ class ServingLaunch(Launch):
         Args:
             context: in the place of the file's.
         """
-        launch = replace(self, context=context or self.context)._up_to_the_longest(model)
+        launch = self._up_to(context, model)
         if not model.is_moe:
             return launch
         if self.expert_note:
@@ -240,8 +240,10 @@ class ServingLaunch(Launch):
             replicas=1,
         )
 
-    def _up_to_the_longest(self, model: ModelConfig) -> ServingLaunch:
-        """The launch with the longest sequence of the model, unless it has another one."""
+    def _up_to(self, context: int | None, model: ModelConfig) -> ServingLaunch:
+        """The launch with a longest sequence; without one, that of the model."""
+        if context:
+            return replace(self, context=context)
         if self.context or not model.max_seq:
             return self
         note = (

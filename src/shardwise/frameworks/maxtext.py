@@ -310,6 +310,8 @@ def _network_size(settings: Settings, network: str, axis: str) -> int:
     """The size of an axis over one network; -1 if it is left open."""
     key = f"{network}_{axis}_parallelism"
     value = settings.get(key, -1 if key in _OPEN else 1)
+    if isinstance(value, str):
+        raise BadFile(exported.no_number("maxtext", key, value))
     if not isinstance(value, int) or isinstance(value, bool) or value < -1 or value == 0:
         raise BadFile(f"maxtext: {key} is {value!r}; it must be a number from 1, or -1.")
     return value

@@ -65,6 +65,7 @@ _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
 LONGEST_COMMAND = 60  # characters, in a note
 LONGEST_CONDITION = 120  # characters, in a note
+_UNNAMED = re.compile(r"--?[\$`]")  # an option of a script whose name is in a variable
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
@@ -256,6 +257,12 @@ def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterato
     # A function with a loop may be called often; the first turn is that of the first call.
     for variable, value in dict(reversed(script.loops)).items():
         yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
+    unnamed = [word for command in script.commands for word in command if _UNNAMED.match(word)]
+    if unnamed:
+        yield (
+            f"only a shell knows which options {_listed(unnamed)} are, of lines that it reads or a "
+            "command that it runs: not read. Write them out to plan them."
+        )
     doubtful = [name for name in script.doubtful if _may_matter(name, script, framework)]
     if doubtful:
         conditions = dict.fromkeys(" ".join(text.split()) for text in script.unknown)

@@ -238,6 +238,8 @@ def _notes(values: dict[str, Any], converters: str) -> list[str]:
 def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
     """The size of an axis; -1 if it is left to the number of chips."""
     value = values.get(f"parallelism.{name}", default)
+    if isinstance(value, str):
+        raise BadFile(exported.no_number("torchtitan", name, value))
     if not isinstance(value, int) or value < -1 or value == 0:
         raise BadFile(f"torchtitan: {name} is {value!r}; it must be a number from 1, or -1.")
     return value

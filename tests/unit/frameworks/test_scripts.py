@@ -70,9 +70,66 @@ def test_variables_that_the_script_does_not_set_are_those_of_the_environment(
 
 def test_a_variable_without_a_value_is_named() -> None:
     with pytest.raises(
-        BadFile, match=r"size is \$TP_OF_ALL, which .* TP_OF_ALL=NUMBER shardwise import"
+        BadFile, match=r"size is \$TP_OF_ALL, and .* Set it: TP_OF_ALL=NUMBER shardwise import"
     ):
         registry.read("vllm serve m --tensor-parallel-size $TP_OF_ALL", "a.sh")
+
+
+COUNTED = """N={value}
+vllm serve m --tensor-parallel-size {size}"""
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "message"),
+    [
+        (
+            "$(nvidia-smi --query-gpu=name --format=csv | wc -l)",
+            "$N",
+            r"size is \${N}, and neither",
+        ),
+        ("`wc -l < hostfile`", "$N", r"what N is. Set it: N=NUMBER shardwise import"),
+        ('"${N:-$(nvidia-smi -L | wc -l)}"', "$((N / 2))", r"size is \$\(\(N/2\)\), and neither"),
+        ("0; while read line; do N=$((N+1)); done < hosts", '"$N"', r"what N is"),
+        ("0; while read k v; do N=$v; done <<EOF\na 8\nEOF", "$N", r"what N is"),
+        ("4; M=$(nvidia-smi -L)", "$((N * M))", r"size is \$\(\(4\*M\)\), .* what M is"),
+        ("1", "$(nvidia-smi -L | wc -l)", r"wc -l\), which only a shell knows. Write a number"),
+    ],
+)
+def test_a_number_that_only_a_shell_knows_is_given_by_its_variable(
+    value: str, size: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = COUNTED.format(value=value, size=size)
+    with pytest.raises(BadFile, match=message):
+        registry.read(script, "a.sh")
+    monkeypatch.setenv("N", "8")
+    if "4; M" not in value and "$(nv" not in size:
+        expected = 4 if "/ 2" in size else 8
+        assert registry.read(script, "a.sh").launch.sizes["tensor"] == expected
+
+
+def test_options_whose_names_only_a_shell_knows_are_told() -> None:
+    script = """args=(--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2)
+while read -r k v; do
+  args+=("--$k" "$v")
+done <<EOT
+num-layers 32
+EOT
+python pretrain_gpt.py ${args[@]} --micro-batch-size 1 --global-batch-size 256 --bf16
+"""
+    launch = registry.read(script, "a.sh").launch
+    assert (launch.sizes["tensor"], launch.sizes["pipe"]) == (4, 2)
+    assert any("only a shell knows which options --${k} are" in note for note in launch.notes)
+
+
+@pytest.mark.parametrize("value", ["$BATCH", "$((NODES*8))", "[1,2]", "x"])
+@pytest.mark.parametrize("flag", ["--global-batch-size", "--micro-batch-size", "--seq-length"])
+def test_a_batch_of_megatron_is_a_number(flag: str, value: str) -> None:
+    with pytest.raises(BadFile, match=f"{flag[2:].replace('-', '_')} is "):
+        registry.read(
+            f"python pretrain_gpt.py --tensor-model-parallel-size 4 {flag} {value}",
+            "a.sh",
+            "megatron",
+        )
 
 
 @pytest.mark.parametrize(
