@@ -246,6 +246,8 @@ def test_a_quoted_command_is_read() -> None:
     for words in ("bash -c 'train.py --lr 2'", "xpk run --command 'train.py --lr 2'"):
         assert shell_script.settings(run(words, "a.sh"))["--lr"] == 2
     assert shell_script.settings(run('xpk run --command="train.py --lr 2"', "a.sh"))["--lr"] == 2
+    several = shell_script.settings(run("run -c 'a.py --lr 2' -c 'b.py --tp 4'", "a.sh"))
+    assert (several["--lr"], several["--tp"]) == (2, 4)
 
 
 def test_options_that_are_kept_elsewhere_are_named() -> None:

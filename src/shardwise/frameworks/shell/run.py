@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from shardwise.errors import BadFile
@@ -18,7 +18,7 @@ from shardwise.frameworks.shell import nodes, syntax
 from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
 from shardwise.frameworks.shell.expansion import Scope, Value
-from shardwise.frameworks.shell.launchers import started, variables_of
+from shardwise.frameworks.shell.launchers import scripts_of, started, variables_of
 from shardwise.frameworks.shell.nodes import Node, as_written
 from shardwise.frameworks.shell.result import Run, settings_of
 from shardwise.frameworks.shell.writers import written
@@ -35,9 +35,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _TRUTHS = ("true", "false")
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
-# Flags of shells, xpk and others whose value is a script.
-_TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
-_SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
 _FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
 
@@ -221,8 +218,11 @@ class _Shell:
         if name in _WRITERS and self._output is not None:
             self._write(fields)
         if fields and name not in _WRITERS:
-            self.result.commands.append([*before, *fields])
-            self._scripts_in(fields)
+            command = [*before, *fields]
+            self.result.commands.append(command)
+            for word, script in scripts_of(fields):
+                command.remove(word)
+                self._inside(partial(self.text, script))
         return None
 
     def _read(self, arguments: list[str]) -> None:
@@ -260,17 +260,6 @@ class _Shell:
             self.result.unknown.append(" ".join(fields))
         elif self._output is not None:
             self._output.append(text)
-
-    def _scripts_in(self, fields: list[str]) -> None:
-        """Walk through the scripts that a command has as words: `bash -c "train.py --lr 1"`."""
-        for flag, word in pairwise(fields):
-            if _TAKES_A_SCRIPT.fullmatch(flag) and " " in word:
-                self.result.commands[-1].remove(word)
-                self._inside(partial(self.text, word))
-        for word in fields:
-            if (script := _SCRIPT.fullmatch(word)) and " " in script[1]:
-                self.result.commands[-1].remove(word)
-                self._inside(partial(self.text, script[1]))
 
     def _inside(self, walk: Callable[[], object]) -> None:
         self._depth += 1
