@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     accelerate,
+    accelerate_fsdp,
     deepspeed,
     jobset,
     maxtext,
@@ -351,6 +352,8 @@ def detect(settings: Settings, file: str) -> Framework:
             f"{file} is a document of shardwise, no launch configuration. A plan is written as one "
             f"by shardwise export {file} --to NAME."
         )
+    if accelerate_fsdp.is_launched(settings):
+        return accelerate_fsdp.FRAMEWORK
     scores = {name: framework.knows(settings) for name, framework in FRAMEWORKS.items()}
     best = max(scores.values())
     likely = [name for name, score in scores.items() if score == best]
