@@ -49,6 +49,10 @@ _UNREAD = (
 )  # fmt: skip
 
 
+# Weights that are kept in fp8 alone, beside the master copy of the optimizer, and gathered so.
+_FP8_WEIGHTS = ("--fp8-param-gather", "--fp8-param")
+
+
 def _flag(field: str) -> str:
     return _FLAGS.get(field, f"--{field.replace('_', '-')}")
 
@@ -78,7 +82,11 @@ def write(run: TrainingRun) -> Written:
         settings["--ckpt-format"] = "fsdp_dtensor"  # the only format that Megatron FSDP takes
     if run.job.compute == "fp8":
         settings["--fp8-format"] = "hybrid"
-    if run.job.precision != "fp32-master":
+    if run.job.weights == "fp8":
+        settings["--fp8-param-gather"] = True
+    if run.job.gradients == "bf16":
+        settings["--grad-reduce-in-bf16"] = True
+    if (run.job.master, run.job.moments) != ("fp32", "fp32"):
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
     ffn = run.model.groups[-1].layer.ffn
     if ffn and ffn.gated and ffn.activation != "silu":
@@ -209,6 +217,8 @@ def read(settings: Settings) -> TrainingLaunch:
         presets=alike,
         sized_like=_sized_like(alike),
     )
+    if compute == "fp8" and any(settings.get(flag) for flag in _FP8_WEIGHTS):
+        launch = replace(launch, dtypes={**launch.dtypes, "weights": "fp8"})
     if "--optimizer-cpu-offload" in settings:
         launch = replace(launch, offload=("optimizer",))
     return _sharded_by_deepspeed(launch, settings)
@@ -216,12 +226,6 @@ def read(settings: Settings) -> TrainingLaunch:
 
 def _unplanned(settings: Settings) -> Iterator[str]:
     """What the flags change of memory and steps, and the plan does not."""
-    if settings.get("--fp8-param-gather") or settings.get("--fp8-param"):
-        yield (
-            "--fp8-param-gather keeps weights in fp8 alone and gathers them so. The plan has a "
-            "bf16 copy too, of 2 bytes a parameter, and gathers that: it needs more memory and "
-            "traffic than the run."
-        )
     if "--rampup-batch-size" in settings:
         batch = settings.get("--global-batch-size", "--global-batch-size")
         yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."

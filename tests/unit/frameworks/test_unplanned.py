@@ -19,10 +19,6 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
     ("text", "file", "note"),
     [
         (
-            f"{MEGATRON} --fp8-format hybrid --fp8-param-gather", "a.sh",
-            "The plan has a bf16 copy too, of 2 bytes a parameter",
-        ),
-        (
             f"{MEGATRON} --rampup-batch-size 32 32 1953125", "a.sh",
             "--rampup-batch-size: steps grow to 256 sequences",
         ),
