@@ -12,7 +12,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import accelerate, trainer
-from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
+from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse, setting
 from shardwise.frameworks.launch import TrainingLaunch
 
 # `ShardingStrategy` of PyTorch, by name and by number, -> ZeRO stage.
@@ -66,8 +66,7 @@ def read(settings: Settings) -> TrainingLaunch:
 
 def _option(settings: Settings, name: str) -> Any:
     """An option of FSDP: a flag of the launcher, before its file."""
-    config = settings.get("fsdp_config")
-    of_file = config.get(f"fsdp_{name}") if isinstance(config, dict) else None
+    of_file = setting(settings, f"fsdp_config.fsdp_{name}")
     return settings.get(f"--fsdp_{name}", of_file)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, no_number, refuse
+from shardwise.frameworks.watched import as_watched
 from shardwise.models import ModelConfig, presets
 from shardwise.search.serving.legal import min_kv_heads
 from shardwise.workload import Serve
@@ -266,9 +267,8 @@ class Values:
 
     def __init__(self, settings: Settings, framework: str) -> None:
         self._framework = framework
-        self._values = {
-            str(key).lstrip("-").replace("-", "_"): value for key, value in settings.items()
-        }
+        values = {str(key).lstrip("-").replace("-", "_"): value for key, value in settings.items()}
+        self._values = as_watched(settings, values)
 
     def get(self, *names: str) -> Any:
         """The value of the first of `names` that is set, or None."""

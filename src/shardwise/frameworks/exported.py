@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks.launch import Launch
+from shardwise.frameworks.watched import Watched, last_name
 from shardwise.hardware import Switched, System
 from shardwise.models import ModelConfig
 from shardwise.plan.machine import errors_at, system_of
@@ -267,6 +268,8 @@ def no_number(framework: str, key: str, value: object) -> str:
 def setting(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """The value at a path of nested settings: `trainer.strategy.context_parallel_size`."""
     value: Any = settings
+    if isinstance(settings, Watched):
+        settings.asked.add(last_name(path))
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:
             return default

@@ -195,6 +195,8 @@ def read(settings: Settings) -> TrainingLaunch:
     values |= {field: settings[flag] for field in _DTYPES if (flag := _flag(field)) in settings}
     if "--checkpoint-activations" in settings:  # Megatron-DeepSpeed's, and older Megatron's
         values.setdefault("recompute_granularity", "full")
+    if settings.get("--recompute-activations"):
+        values.setdefault("recompute_granularity", "selective")
     compute, notes = "fp8" if "--fp8-format" in settings else "bf16", []
     if "--fp16" in settings:
         compute = "fp16"

@@ -41,7 +41,8 @@ from shardwise.frameworks.parsing import names_of_files, parse
 from shardwise.frameworks.shell.result import Run
 from shardwise.frameworks.shell.run import Beside
 from shardwise.frameworks.shell_script import PROGRAM
-from shardwise.frameworks.spelling import may_be_option, misspelled
+from shardwise.frameworks.spelling import may_be_option, misspelled, unread
+from shardwise.frameworks.watched import Watched
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -199,7 +200,8 @@ def read(
             f"{file} has no option of {framework.title} that says a layout. Leave --from out, or "
             f"name another: {', '.join(_known_to(settings) or FRAMEWORKS)}."
         )
-    launch = framework.read(settings)
+    watched = Watched(settings)
+    launch = framework.read(watched)
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
@@ -213,13 +215,16 @@ def read(
             model=launch.model or origin["model"].rstrip(","),
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
-    launch = replace(launch, hardware=launch.hardware or machine(text, settings))
+    launch = replace(launch, hardware=launch.hardware or machine(text, watched))
     weights = _WEIGHTS.search(text)
     if weights and isinstance(launch, ServingLaunch):
         launch = replace(launch, weights=launch.weights or weights[1])
     sequence = _SEQUENCE.search(text)
     if sequence and isinstance(launch, TrainingLaunch):
         launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
+    if unread_options := unread(settings, watched.asked, framework.name):
+        note = f"not read, and planned as if it was not there: {_listed(unread_options)}."
+        launch = replace(launch, notes=(*launch.notes, note))
     return ReadFile(
         framework=framework,
         launch=launch,

@@ -12,6 +12,7 @@ from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
 from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
+from shardwise.frameworks.watched import as_watched
 
 COMMAND = "trtllm-serve"
 BUILD = "trtllm-build"  # of an engine, from what convert_checkpoint.py or quantize.py has written
@@ -68,7 +69,7 @@ def write(engine: Engine) -> Written:
 
 def read(settings: Settings) -> ServingLaunch:
     """The engine of a file; some launchers keep fields of `LlmArgs` in `llm_api_args`."""
-    settings = settings | (settings.get("llm_api_args") or {})
+    settings = as_watched(settings, {**settings, **(settings.get("llm_api_args") or {})})
     values = Values(settings, "tensorrt-llm")
     ranks = values.size("tensor_parallel_size", "tp_size", "tp")
     groups = ranks if values.get("enable_attention_dp") else 1
