@@ -217,7 +217,7 @@ def read(
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
         dtypes=dtypes,
-        notes=(*notes, *dtype_notes, *extra_notes),
+        notes=(*notes, *dtype_notes, *megatron_recompute.notes(values), *extra_notes),
         **megatron_recompute.read(values),
         **others,
     )

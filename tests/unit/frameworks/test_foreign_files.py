@@ -143,6 +143,7 @@ def test_batch_words_and_names_are_read() -> None:
     [
         ("", "a.yaml", "a.yaml is empty"),
         ("- 1\n- 2\n", "a.yaml", "no mapping"),
+        ("<!doctype html>\n<p>--tp 8</p>", "a.html", "a.html is HTML or XML"),
         ("a: &x 1\n", "a.yaml", 'line 1, "a: &x 1", begins with "&"'),
         ("a: 1\na: 2\n", "a.yaml", 'line 2, "a: 2", gives the key "a" again'),
         ("a: [1, 2\n", "a.yaml", "brackets that do not match"),
