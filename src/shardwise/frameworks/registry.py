@@ -222,8 +222,8 @@ def read(
     sequence = _SEQUENCE.search(text)
     if sequence and isinstance(launch, TrainingLaunch):
         launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
-    if unread_options := unread(settings, watched.asked, framework.name):
-        note = f"not read, and planned as if it was not there: {_listed(unread_options)}."
+    if options := unread(settings, watched.asked, framework.name):
+        note = f"not read, though layout, memory or speed may depend on it: {_listed(options)}."
         launch = replace(launch, notes=(*launch.notes, note))
     return ReadFile(
         framework=framework,

@@ -105,7 +105,7 @@ python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml run_nam
 def test_options_of_layout_memory_or_speed_that_are_not_read_are_named(
     text: str, file: str, options: str
 ) -> None:
-    begin = "not read, and planned as if it was not there: "
+    begin = "not read, though layout, memory or speed may depend on it: "
     notes = [note for note in registry.read(text, file).launch.notes if note.startswith(begin)]
     assert notes == ([f"{begin}{options}."] if options else [])
 
