@@ -51,11 +51,10 @@ def translated(settings: Settings) -> Settings:
         BadFile: they start another kind of run, which is not read.
     """
     kind = settings.get(KIND)
-    if kind not in (None, "DEEPSPEED"):
+    if kind not in (None, "DEEPSPEED", "FSDP", "MULTI_GPU"):
         raise BadFile(
-            f"accelerate with {KIND} {kind} is not read. Plan it by its mesh: shardwise plan MODEL "
-            "HARDWARE --train --batch NxT --mesh fsdp=N, where FSDP's FULL_SHARD is fsdp, its "
-            "HYBRID_SHARD data=NODES,fsdp=GPUS, and MULTI_GPU data=N,zero=0."
+            f"accelerate with {KIND} {kind} is not read; DEEPSPEED, FSDP and MULTI_GPU are. Plan "
+            "what it says: shardwise plan MODEL HARDWARE --train --batch NxT --mesh fsdp=N."
         )
     if not is_launched(settings):
         return settings

@@ -58,7 +58,8 @@ def import_plan(
     """
     name = os.fspath(path)
     launch = registry.read(text_of(name), name, framework, beside(name)).launch
-    config = model or (load(launch.model) if launch.model else None)
+    name_of_model = launch.model or launch.sized_like
+    config = model or (load(name_of_model) if name_of_model else None)
     machine = system or (parse_system(launch.hardware) if launch.hardware else None)
     if config is None or machine is None:
         missing = "model" if config is None else "system"

@@ -6,11 +6,12 @@ ranks. https://www.deepspeed.ai/docs/config-json
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks import accelerate
+from shardwise.frameworks import accelerate, trainer
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -23,7 +24,9 @@ from shardwise.frameworks.exported import (
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
 from shardwise.frameworks.shell_script import torchrun_chips
+from shardwise.frameworks.trainer import first_number
 
+_HPZ = "zero_hpz_partition_size"  # of ZeRO++: ranks that share a copy of the weights
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 
 
@@ -50,7 +53,7 @@ def write(run: TrainingRun) -> Written:
             f"--fix {role}=1",
         )
     if layout.zero == 3 and mesh.data > 1:
-        values["zero_optimization.zero_hpz_partition_size"] = mesh.fsdp * mesh.expert
+        values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
     if mesh.context > 1:
@@ -122,18 +125,20 @@ def read(settings: Settings) -> TrainingLaunch:
         "pipe": stages if isinstance(stages, int) else 1,
     }
     batch, micro, steps = (
-        _number(settings, key)
+        first_number(settings, key)
         for key in (
             "train_batch_size",
             "train_micro_batch_size_per_gpu",
             "gradient_accumulation_steps",
         )
     )
-    micro, steps = _of_trainer(settings, micro, steps)
-    role = "fsdp" if stage == 3 else "data"
+    micro, steps = trainer.batch_of(settings, micro, steps)
+    shards = _shards(settings, expert)
+    role = "fsdp" if stage == 3 and not shards else "data"
+    if shards:
+        sizes["fsdp"] = shards
     fill: str | None = role
     n_chips = _n_started(settings)
-    shard = setting(settings, "zero_optimization.zero_hpz_partition_size", 1)
     if batch and micro and steps:
         if batch % (micro * steps * expert):
             raise BadFile(
@@ -141,22 +146,22 @@ def read(settings: Settings) -> TrainingLaunch:
                 f"accumulation {steps} x expert {expert}."
             )
         ranks = batch // (micro * steps * expert)
-        sizes[role] = ranks
+        if shards and ranks % shards:
+            raise BadFile(
+                f"deepspeed: {_HPZ} {shards * expert} does not divide the {ranks * expert} ranks "
+                "that the batch has."
+            )
+        sizes[role] = ranks // (shards or 1)
         fill = None
-        if stage == 3 and shard > 1:
-            sizes["fsdp"] = max(1, shard // expert)
-            sizes["data"] = ranks // sizes["fsdp"]
-        n_chips = 1
-        for size in sizes.values():
-            n_chips *= size
+        n_chips = math.prod(sizes.values())
     names = {word: name for name, word in _OPTIMIZERS.items()}
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
         n_chips=n_chips,
         batch=batch,
-        batch_per_chip=_batch_per_chip(settings, micro, steps, tensor * expert),
-        seq=_number(settings, *_LENGTHS),
+        batch_per_chip=trainer.batch_per_chip(settings, micro, steps, tensor * expert),
+        **trainer.words_of_run(settings),
         micro_batch=micro,
         n_microbatches=steps,
         zero=stage,
@@ -169,46 +174,32 @@ def read(settings: Settings) -> TrainingLaunch:
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
         ignored=tuple(_ignored(settings)),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
-        model=settings.get("--model_name_or_path"),
-        remat="full" if settings.get("--gradient_checkpointing") is True else None,
+        remat="full" if trainer.recomputes(settings) else None,
     )
 
 
-# Flags of transformers' Trainer and of programs that use it.
-_TRAINER_BATCH = "--per_device_train_batch_size"
-_LENGTHS = (
-    "--block_size", "--max_seq_length", "--max_length", "--model_max_length", "--cutoff_len",
-)  # fmt: skip
+def _shards(settings: Settings, expert: int) -> int | None:
+    """Ranks of fsdp that share the weights under ZeRO++; None without it.
 
-
-def _is_trainer(settings: Settings) -> bool:
-    return isinstance(settings.get(_TRAINER_BATCH), int)
-
-
-def _of_trainer(
-    settings: Settings, micro: int | None, steps: int | None
-) -> tuple[int | None, int | None]:
-    """Sequences of a microbatch and microbatches, which are "auto" beside the Trainer's flags."""
-    if not _is_trainer(settings):
-        return micro, steps
-    n_steps = _number(settings, "--gradient_accumulation_steps")
-    return micro or settings[_TRAINER_BATCH], steps or n_steps or 1
-
-
-def _batch_per_chip(
-    settings: Settings, micro: int | None, steps: int | None, shards: int
-) -> float | None:
-    """Sequences of a step for each GPU, which the Trainer counts; `shards` share one sequence."""
-    if not (micro and steps and _is_trainer(settings)):
+    Raises:
+        BadFile: they are no number, or hold no whole groups of experts.
+    """
+    size = setting(settings, f"zero_optimization.{_HPZ}", 1)
+    if size == 1 or setting(settings, "zero_optimization.stage", 0) != 3:
         return None
-    return micro * steps / shards
+    if not isinstance(size, int) or size < 1 or size % expert:
+        raise BadFile(
+            f"deepspeed: {_HPZ} is {size!r}; it must be a number from 1"
+            f"{f', a multiple of expert {expert}' if expert > 1 else ''}."
+        )
+    return size // expert
 
 
 def _n_started(settings: Settings) -> int | None:
     """GPUs that `deepspeed`, `accelerate` or `torchrun` starts, if the file says so."""
-    per_node = _number(settings, "--num_gpus")
+    per_node = first_number(settings, "--num_gpus")
     if per_node:
-        return per_node * (_number(settings, "--num_nodes") or 1)
+        return per_node * (first_number(settings, "--num_nodes") or 1)
     return accelerate.processes(settings) or torchrun_chips(settings)
 
 
@@ -231,6 +222,12 @@ def _notes(settings: Settings) -> list[str]:
         notes.append("neither bf16 nor fp16 is enabled, which is fp32; bf16 is planned.")
     if "--deepspeed" in settings and "zero_optimization" not in settings:
         notes.append("its file --deepspeed is not there: the ZeRO stage is a guess, 0.")
+    if _shards(settings, 1):
+        notes.append(
+            f"{_HPZ}: the run has a copy of the weights in each such group of ranks, and one of "
+            "gradients and optimizer state in all; the plan has one of each in a group, which "
+            "takes more memory."
+        )
     if setting(settings, "activation_checkpointing.cpu_checkpointing"):
         notes.append(
             "cpu_checkpointing moves saved activations to host memory, where the model's code "
@@ -258,18 +255,13 @@ def _is_offloaded(settings: Settings, part: str) -> bool:
     return str(device) in ("cpu", "nvme")
 
 
-def _number(settings: Settings, *keys: str) -> int | None:
-    """The value of the first of some keys that is a number; None if all are left out or "auto"."""
-    return next((settings[key] for key in keys if isinstance(settings.get(key), int)), None)
-
-
 def knows(settings: Settings) -> int:
     """How many keys are DeepSpeed's."""
     keys = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size", "fp16")
     if "--tensor-model-parallel-size" in settings or "--pipeline-model-parallel-size" in settings:
         return 0  # Megatron-DeepSpeed, whose flags say its layout
     by_accelerate = accelerate.is_launched(settings)
-    is_trainer = "--deepspeed" in settings and _TRAINER_BATCH in settings
+    is_trainer = "--deepspeed" in settings and trainer.BATCH in settings
     return 2 * sum((*(key in settings for key in keys), is_trainer, by_accelerate))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, no_number, refuse
+from shardwise.frameworks.watched import as_watched
 from shardwise.models import ModelConfig, presets
 from shardwise.search.serving.legal import min_kv_heads
 from shardwise.workload import Serve
@@ -211,6 +212,22 @@ def draft_notes(n_tokens: int) -> tuple[str, ...]:
     )
 
 
+# Half of disaggregated serving -> the figures of a plan that are its own, and the other half's.
+_FIGURES = {"prefill": ("TTFT", "TPOT and tokens/s"), "decode": ("TPOT and tokens/s", "TTFT")}
+
+
+def half_notes(half: str | None) -> tuple[str, ...]:
+    """What a plan has otherwise of an engine that only prefills, or only decodes."""
+    if half is None:
+        return ()
+    own, other = _FIGURES[half]
+    return (
+        f"it starts the {half} half of disaggregated serving, planned as an engine that does both: "
+        f"take {own} from the plan, not {other}. Both halves: shardwise plan MODEL HARDWARE "
+        "--serve --prompt N --output N --disaggregate.",
+    )
+
+
 def kv_split(shards: int) -> str:
     """How an engine stores KV heads that several tensor ranks share, by the ranks of a cache."""
     return "sequence" if shards > 1 else "copied"
@@ -250,9 +267,8 @@ class Values:
 
     def __init__(self, settings: Settings, framework: str) -> None:
         self._framework = framework
-        self._values = {
-            str(key).lstrip("-").replace("-", "_"): value for key, value in settings.items()
-        }
+        values = {str(key).lstrip("-").replace("-", "_"): value for key, value in settings.items()}
+        self._values = as_watched(settings, values)
 
     def get(self, *names: str) -> Any:
         """The value of the first of `names` that is set, or None."""

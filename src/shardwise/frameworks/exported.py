@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks.launch import Launch
+from shardwise.frameworks.watched import Watched, last_name
 from shardwise.hardware import Switched, System
 from shardwise.models import ModelConfig
 from shardwise.plan.machine import errors_at, system_of
@@ -231,7 +232,7 @@ def nodes_of(system: System) -> Nodes:
     )
 
 
-def number(settings: Settings, key: str, default: Any, framework: str) -> Any:
+def number(settings: Mapping[str, Any], key: str, default: Any, framework: str) -> Any:
     """The number at a key of a file, or the default.
 
     Raises:
@@ -248,18 +249,27 @@ def number(settings: Settings, key: str, default: Any, framework: str) -> Any:
 
 def no_number(framework: str, key: str, value: object) -> str:
     """Why the value of an option is no number, and how to give that of a variable."""
-    variable = re.search(r"\$\{?(\w*[A-Za-z]\w*)", value) if isinstance(value, str) else None
-    if variable:
+    if not isinstance(value, str) or not re.search(r"[$`]", value):
+        return f"{framework}: {key} is {value!r}; it must be a number."
+    pattern = r"[A-Za-z_]\w*" if "$((" in value else r"\$\{?(\w*[A-Za-z]\w*)"
+    variables = list(dict.fromkeys(re.findall(pattern, value)))
+    if re.search(r"\$\((?!\()|`", value) or not variables:
         return (
-            f"{framework}: {key} is {value}, which neither the file nor the environment sets. Set "
-            f"it: {variable[1]}=NUMBER shardwise import ..."
+            f"{framework}: {key} is {value}, which only a shell knows. Write a number in its place."
         )
-    return f"{framework}: {key} is {value!r}; it must be a number."
+    given = " ".join(f"{variable}=NUMBER" for variable in variables)
+    return (
+        f"{framework}: {key} is {value}, and neither the file nor the environment says what "
+        f"{' and '.join(variables)} {'is' if len(variables) == 1 else 'are'}. Set it: {given} "
+        "shardwise import ..."
+    )
 
 
 def setting(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
     """The value at a path of nested settings: `trainer.strategy.context_parallel_size`."""
     value: Any = settings
+    if isinstance(settings, Watched):
+        settings.asked.add(last_name(path))
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:
             return default

@@ -19,6 +19,9 @@ _HEREDOC = re.compile(
 )
 
 
+_LOOP = re.compile(r"^[^\n]*\bdone\s*(?=<<)")
+
+
 class Written(NamedTuple):
     """A file that a script writes.
 
@@ -46,9 +49,17 @@ def files(text: str) -> Iterator[Written]:
 
 
 def without(text: str) -> str:
-    """A script without such lines, which are no commands.
+    """A script without such lines, which are no commands; of a loop over them, with its commands.
 
     >>> without("cat > a.yml <<EOF\\ntp: 8\\nEOF\\nserve --config a.yml").strip()
     'serve --config a.yml'
+    >>> without("while read k; do echo $k; done <<EOF\\na\\nEOF\\nserve")
+    'while read k; do echo $k; done \\nserve'
     """
-    return _HEREDOC.sub("", text)
+    return _HEREDOC.sub(_loop, text)
+
+
+def _loop(lines: re.Match[str]) -> str:
+    """The end of a loop over lines of the script, or all of it if it is on one line."""
+    loop = _LOOP.match(lines[0])
+    return loop[0] if loop else ""

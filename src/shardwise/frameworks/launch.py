@@ -27,6 +27,7 @@ class Launch:
         ignored: keys of the file that may matter, and that a plan has no word for.
         notes: sentences about what the file sets and the plan has otherwise.
         presets: models of the sizes in the file, if it has sizes in the place of a name.
+        sized_like: the first of these if all have as many parameters; planned if nobody names one.
         n_slices: slices that the file's sizes count, if it says so.
         slice_role: mesh role of the slices beyond these, if the file leaves their number open.
         counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
@@ -41,6 +42,7 @@ class Launch:
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     presets: tuple[str, ...] = ()
+    sized_like: str | None = None
     n_slices: int | None = None
     slice_role: str | None = None
     counts_devices: bool = False
@@ -216,12 +218,17 @@ class ServingLaunch(Launch):
     shares_experts: bool = False
     expert_note: str = ""
 
-    def on(self, model: ModelConfig) -> ServingLaunch:
-        """The launch with what depends on the model, and the notes on it."""
+    def on(self, model: ModelConfig, context: int | None = None) -> ServingLaunch:
+        """The launch with what depends on the model, and the notes on it.
+
+        Args:
+            context: in the place of the file's.
+        """
+        launch = self._up_to(context, model)
         if not model.is_moe:
-            return self
-        notes = (*self.notes, self.expert_note) if self.expert_note else self.notes
-        launch = replace(self, notes=notes, expert_note="")
+            return launch
+        if self.expert_note:
+            launch = replace(launch, notes=(*launch.notes, self.expert_note), expert_note="")
         ranks, of_rank = self.replicas, self.default_batch
         if ranks == 1 or not self.shares_experts:
             return launch
@@ -232,6 +239,18 @@ class ServingLaunch(Launch):
             default_batch=(lambda chip: ranks * of_rank(chip)) if of_rank else None,
             replicas=1,
         )
+
+    def _up_to(self, context: int | None, model: ModelConfig) -> ServingLaunch:
+        """The launch with a longest sequence; without one, that of the model."""
+        if context:
+            return replace(self, context=context)
+        if self.context or not model.max_seq:
+            return self
+        note = (
+            f"the file does not say the longest sequence: the {model.max_seq:,} tokens of "
+            f"{model.name} are planned, as engines have it by default; --context N plans others."
+        )
+        return replace(self, context=model.max_seq, notes=(*self.notes, note))
 
     def choices(self, mesh: Mesh, *, has_experts: bool = False) -> dict[str, int | str]:
         """The choices that a search has to keep: the engine, whose number is not one of them."""

@@ -169,11 +169,7 @@ def _pipeline(run: TrainingRun) -> Settings:
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a file."""
     sizes, fill = _sizes(settings)
-    n_slices, slice_role = _slices(settings)
-    named = _named_slices(settings)
-    if named and slice_role:  # the file does say their number
-        sizes[slice_role] = sizes.get(slice_role, 1) * (named // n_slices)
-        n_slices, slice_role = named, None
+    sizes, n_slices, slice_role = _over_slices(settings, sizes)
     n_chips = None if fill else math.prod(sizes.values())
     pipe = sizes.get("pipe", 1)
     number = functools.partial(exported.number, settings, framework="maxtext")
@@ -223,25 +219,32 @@ def _sizes(settings: Settings) -> tuple[dict[str, int], str | None]:
     return known, open_roles[0] if open_roles else None
 
 
-def _slices(settings: Settings) -> tuple[int, str | None]:
-    """The slices that the sizes count, and the role of those that the file leaves open.
+def _over_slices(
+    settings: Settings, sizes: dict[str, int]
+) -> tuple[dict[str, int], int, str | None]:
+    """The sizes on all slices, the slices that they count, and the role of any that are left open.
 
     Raises:
         BadFile: it names another number of slices, or leaves two axes open.
     """
-    sizes = {role: _network_size(settings, "dcn", axis) for role, axis in _AXES.items()}
-    open_roles = [role for role, size in sizes.items() if size == -1]
+    of_slices = {role: _network_size(settings, "dcn", axis) for role, axis in _AXES.items()}
+    open_roles = [role for role, size in of_slices.items() if size == -1]
     if len(open_roles) > 1:
         names = " and ".join(f"dcn_{_AXES[role]}_parallelism" for role in open_roles)
         raise BadFile(f"maxtext: {names} are both -1. Give all but one.")
-    n_slices = math.prod(size for size in sizes.values() if size > 0)
+    n_slices = math.prod(size for size in of_slices.values() if size > 0)
     named = _named_slices(settings)
     if named and (named % n_slices or (not open_roles and named != n_slices)):
         raise BadFile(
             f"maxtext: the file is for {named} slices, and its dcn_* sizes are {n_slices} slices. "
             f"Write sizes whose product is {named}."
         )
-    return n_slices, open_roles[0] if open_roles else None
+    if not open_roles:
+        return sizes, n_slices, None
+    role = open_roles[0]
+    if not named:
+        return sizes, n_slices, role
+    return {**sizes, role: sizes.get(role, 1) * (named // n_slices)}, named, None
 
 
 def _named_slices(settings: Settings) -> int | None:
@@ -310,6 +313,8 @@ def _network_size(settings: Settings, network: str, axis: str) -> int:
     """The size of an axis over one network; -1 if it is left open."""
     key = f"{network}_{axis}_parallelism"
     value = settings.get(key, -1 if key in _OPEN else 1)
+    if isinstance(value, str):
+        raise BadFile(exported.no_number("maxtext", key, value))
     if not isinstance(value, int) or isinstance(value, bool) or value < -1 or value == 0:
         raise BadFile(f"maxtext: {key} is {value!r}; it must be a number from 1, or -1.")
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_layout
@@ -16,6 +17,7 @@ from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Writ
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
 from shardwise.models import Mla, Mlp, ModelConfig, Moe, load, presets, stack
+from shardwise.models.count import parameters
 from shardwise.models.numerics import Routing
 
 # Field of Megatron Core -> flag, where it is not the field's name with dashes.
@@ -47,6 +49,10 @@ _UNREAD = (
 )  # fmt: skip
 
 
+# Weights that are kept in fp8 alone, beside the master copy of the optimizer, and gathered so.
+_FP8_WEIGHTS = ("--fp8-param-gather", "--fp8-param")
+
+
 def _flag(field: str) -> str:
     return _FLAGS.get(field, f"--{field.replace('_', '-')}")
 
@@ -76,7 +82,11 @@ def write(run: TrainingRun) -> Written:
         settings["--ckpt-format"] = "fsdp_dtensor"  # the only format that Megatron FSDP takes
     if run.job.compute == "fp8":
         settings["--fp8-format"] = "hybrid"
-    if run.job.precision != "fp32-master":
+    if run.job.weights == "fp8":
+        settings["--fp8-param-gather"] = True
+    if run.job.gradients == "bf16":
+        settings["--grad-reduce-in-bf16"] = True
+    if (run.job.master, run.job.moments) != ("fp32", "fp32"):
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
     ffn = run.model.groups[-1].layer.ffn
     if ffn and ffn.gated and ffn.activation != "silu":
@@ -185,6 +195,8 @@ def read(settings: Settings) -> TrainingLaunch:
     values |= {field: settings[flag] for field in _DTYPES if (flag := _flag(field)) in settings}
     if "--checkpoint-activations" in settings:  # Megatron-DeepSpeed's, and older Megatron's
         values.setdefault("recompute_granularity", "full")
+    if settings.get("--recompute-activations"):
+        values.setdefault("recompute_granularity", "selective")
     compute, notes = "fp8" if "--fp8-format" in settings else "bf16", []
     if "--fp16" in settings:
         compute = "fp16"
@@ -193,6 +205,7 @@ def read(settings: Settings) -> TrainingLaunch:
             "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
         )
     notes += _unplanned(settings)
+    alike = _presets(settings)
     launch = megatron_layout.read(
         values,
         "megatron",
@@ -203,8 +216,11 @@ def read(settings: Settings) -> TrainingLaunch:
         n_layers=settings.get("--num-layers"),
         n_experts=settings.get("--num-experts"),
         ignored=tuple(flag for flag in _UNREAD if flag in settings),
-        presets=_presets(settings),
+        presets=alike,
+        sized_like=_sized_like(alike),
     )
+    if compute == "fp8" and any(settings.get(flag) for flag in _FP8_WEIGHTS):
+        launch = replace(launch, dtypes={**launch.dtypes, "weights": "fp8"})
     if "--optimizer-cpu-offload" in settings:
         launch = replace(launch, offload=("optimizer",))
     return _sharded_by_deepspeed(launch, settings)
@@ -212,12 +228,6 @@ def read(settings: Settings) -> TrainingLaunch:
 
 def _unplanned(settings: Settings) -> Iterator[str]:
     """What the flags change of memory and steps, and the plan does not."""
-    if settings.get("--fp8-param-gather") or settings.get("--fp8-param"):
-        yield (
-            "--fp8-param-gather keeps weights in fp8 alone and gathers them so. The plan has a "
-            "bf16 copy too, of 2 bytes a parameter, and gathers that: it needs more memory and "
-            "traffic than the run."
-        )
     if "--rampup-batch-size" in settings:
         batch = settings.get("--global-batch-size", "--global-batch-size")
         yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."
@@ -241,7 +251,7 @@ def _models() -> dict[str, ModelConfig]:
 
 
 def _presets(settings: Settings) -> tuple[str, ...]:
-    """Names of the models that have the sizes of a script."""
+    """Names of the models that have the sizes of a script; of its vocabulary, if any has."""
     heads = settings.get("--num-attention-heads")
     sizes = (
         settings.get("--num-layers"),
@@ -249,11 +259,11 @@ def _presets(settings: Settings) -> tuple[str, ...]:
         heads,
         settings.get("--num-query-groups", heads),
         settings.get("--num-experts") or 0,
-        settings.get("--moe-ffn-hidden-size") or settings.get("--ffn-hidden-size"),
+        settings.get("--moe-ffn-hidden-size") or _width(settings),
     )
-    return tuple(
-        name
-        for name, model in _models().items()
+    of_sizes = [
+        model
+        for model in _models().values()
         if sizes
         == (
             sum(group.count for group in model.groups),
@@ -263,7 +273,24 @@ def _presets(settings: Settings) -> tuple[str, ...]:
             model.moe.n_experts if model.moe else 0,
             model.d_ff,
         )
-    )
+    ]
+    vocab = settings.get("--vocab-size")
+    same = [model for model in of_sizes if model.vocab == vocab]
+    return tuple(model.name for model in same or of_sizes)
+
+
+def _width(settings: Settings) -> Any:
+    """Width of a feed-forward layer, by default as in `validate_args` of Megatron-LM."""
+    width, hidden = settings.get("--ffn-hidden-size"), settings.get("--hidden-size")
+    if width or not isinstance(hidden, int):
+        return width
+    return 4 * hidden * 2 // 3 // 64 * 64 if "--swiglu" in settings else 4 * hidden
+
+
+def _sized_like(names: tuple[str, ...]) -> str | None:
+    """The first of some models if all have as many parameters, so that their plans are equal."""
+    counts = {parameters(_models()[name]).total for name in names}
+    return names[0] if len(counts) == 1 else None
 
 
 def knows(settings: Settings) -> int:

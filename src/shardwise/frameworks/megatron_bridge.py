@@ -20,6 +20,7 @@ from shardwise.frameworks.exported import (
     setting,
 )
 from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.frameworks.watched import as_watched
 
 # Field of Megatron Core -> section; all others are fields of the model.
 _SECTIONS = {
@@ -66,7 +67,9 @@ def write(run: TrainingRun) -> Written:
 
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a file."""
-    values = {path.rpartition(".")[2]: value for path, value in flat(settings).items()}
+    values = as_watched(
+        settings, {path.rpartition(".")[2]: value for path, value in flat(settings).items()}
+    )
     values.setdefault("seq_length", values.get("sequence_length"))
     precision = str(setting(settings, "mixed_precision", ""))
     values.setdefault("use_distributed_optimizer", True)  # so in all recipes

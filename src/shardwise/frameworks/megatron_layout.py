@@ -15,7 +15,7 @@ from typing import Any
 from shardwise import units
 from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_recompute
-from shardwise.frameworks.exported import TrainingRun, no_number, refuse
+from shardwise.frameworks.exported import TrainingRun, no_number, number, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 
 SCHEDULES = ("1f1b", "interleaved")
@@ -169,8 +169,10 @@ def read(
         zero = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(str(strategy), zero)
     if zero == 3:
         mesh["data"] = sizes["num_distributed_optimizer_instances"]
-    micro_batch = values.get("micro_batch_size")
-    batch = values.get("global_batch_size")
+    micro_batch, batch, seq = (
+        number(values, name, None, framework)
+        for name in ("micro_batch_size", "global_batch_size", "seq_length")
+    )
     virtual, layers = (
         _size(values, name, framework) if values.get(name) is not None else None
         for name in (
@@ -207,7 +209,7 @@ def read(
         n_chips=n_chips,
         batch=batch,
         micro_batch=micro_batch,
-        seq=values.get("seq_length"),
+        seq=seq,
         zero=zero,
         schedule="interleaved" if virtual or layers else "1f1b",
         virtual=virtual,
@@ -215,7 +217,7 @@ def read(
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
         dtypes=dtypes,
-        notes=(*notes, *dtype_notes, *extra_notes),
+        notes=(*notes, *dtype_notes, *megatron_recompute.notes(values), *extra_notes),
         **megatron_recompute.read(values),
         **others,
     )

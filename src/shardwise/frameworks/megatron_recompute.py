@@ -61,18 +61,22 @@ def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
 def read(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a launch: the remat policy, or the policy of a model."""
     granularity = values.get("recompute_granularity")
-    n_layers = values.get("recompute_num_layers")
-    if granularity == "full" and values.get("recompute_method") == "block" and n_layers:
-        note = (
-            f"recompute method block: the run recomputes {n_layers} layers of each stage, and the "
-            "plan all of them, which takes less memory and more time."
-        )
-        return {"of_model": lambda _: ("full", [note])}
     if granularity != "selective":
         return {"remat": "full" if granularity == "full" else "none"}
     modules = values.get("recompute_modules") or _DEFAULT
     names = (modules,) if isinstance(modules, str) else tuple(map(str, modules))
     return {"of_model": functools.partial(policy, names)}
+
+
+def notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """What the plan of any model has otherwise."""
+    n_layers = values.get("recompute_num_layers")
+    is_full = values.get("recompute_granularity") == "full"
+    if is_full and values.get("recompute_method") == "block" and n_layers:
+        yield (
+            f"recompute method block: the run recomputes {n_layers} layers of each stage, and the "
+            "plan all of them, which takes less memory and more time."
+        )
 
 
 def policy(modules: Sequence[str], model: ModelConfig) -> tuple[str, list[str]]:

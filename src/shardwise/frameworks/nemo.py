@@ -13,6 +13,7 @@ from shardwise.frameworks import megatron_layout
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
+from shardwise.frameworks.watched import as_watched
 
 _STRATEGY = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
@@ -67,7 +68,7 @@ def _written(value: Any) -> Any:
 
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a command."""
-    values = {}
+    values = as_watched(settings, {})
     for path, value in settings.items():
         is_list = isinstance(value, str) and value[:1] == "[" and value[-1:] == "]"
         name = path.rpartition(".")[2]

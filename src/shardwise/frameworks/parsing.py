@@ -82,6 +82,8 @@ def _kind(text: str, file: str) -> str:
         return suffix
     if body.startswith("{"):
         return ".json"
+    if body.startswith("<"):
+        raise BadFile(f"{file} is HTML or XML, and no launch configuration.")
     if re.match(r"\[\w+\]", body):
         return ".toml"
     if re.match(r"[\w.-]+:(\s|$)", body):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from shardwise.errors import BadFile, BadInput, UnknownName
 from shardwise.frameworks import (
     accelerate,
+    accelerate_fsdp,
     deepspeed,
     jobset,
     maxtext,
@@ -40,7 +41,8 @@ from shardwise.frameworks.parsing import names_of_files, parse
 from shardwise.frameworks.shell.result import Run
 from shardwise.frameworks.shell.run import Beside
 from shardwise.frameworks.shell_script import PROGRAM
-from shardwise.frameworks.spelling import may_be_option, misspelled
+from shardwise.frameworks.spelling import may_be_option, misspelled, unread
+from shardwise.frameworks.watched import Watched
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -65,6 +67,7 @@ _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
 MOST_OPTIONS = 6  # of branches, in a note
 LONGEST_COMMAND = 60  # characters, in a note
 LONGEST_CONDITION = 120  # characters, in a note
+_UNNAMED = re.compile(r"--?[\$`]")  # an option of a script whose name is in a variable
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
@@ -197,7 +200,8 @@ def read(
             f"{file} has no option of {framework.title} that says a layout. Leave --from out, or "
             f"name another: {', '.join(_known_to(settings) or FRAMEWORKS)}."
         )
-    launch = framework.read(settings)
+    watched = Watched(settings)
+    launch = framework.read(watched)
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
@@ -211,13 +215,16 @@ def read(
             model=launch.model or origin["model"].rstrip(","),
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
-    launch = replace(launch, hardware=launch.hardware or machine(text, settings))
+    launch = replace(launch, hardware=launch.hardware or machine(text, watched))
     weights = _WEIGHTS.search(text)
     if weights and isinstance(launch, ServingLaunch):
         launch = replace(launch, weights=launch.weights or weights[1])
     sequence = _SEQUENCE.search(text)
     if sequence and isinstance(launch, TrainingLaunch):
         launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
+    if options := unread(settings, watched.asked, framework.name):
+        note = f"not read, though layout, memory or speed may depend on it: {_listed(options)}."
+        launch = replace(launch, notes=(*launch.notes, note))
     return ReadFile(
         framework=framework,
         launch=launch,
@@ -256,6 +263,12 @@ def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterato
     # A function with a loop may be called often; the first turn is that of the first call.
     for variable, value in dict(reversed(script.loops)).items():
         yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
+    unnamed = [word for command in script.commands for word in command if _UNNAMED.match(word)]
+    if unnamed:
+        yield (
+            f"only a shell knows which options {_listed(unnamed)} are, of lines that it reads or a "
+            "command that it runs: not read. Write them out to plan them."
+        )
     doubtful = [name for name in script.doubtful if _may_matter(name, script, framework)]
     if doubtful:
         conditions = dict.fromkeys(" ".join(text.split()) for text in script.unknown)
@@ -344,6 +357,8 @@ def detect(settings: Settings, file: str) -> Framework:
             f"{file} is a document of shardwise, no launch configuration. A plan is written as one "
             f"by shardwise export {file} --to NAME."
         )
+    if accelerate_fsdp.is_launched(settings):
+        return accelerate_fsdp.FRAMEWORK
     scores = {name: framework.knows(settings) for name, framework in FRAMEWORKS.items()}
     best = max(scores.values())
     likely = [name for name, score in scores.items() if score == best]

@@ -145,10 +145,12 @@ def serving_plan(
         BadInput: the context is not known.
         NoStrategy, DoesNotFit: the engine is not legal, or does not fit.
     """
-    tokens = context or launch.context
+    launch = engine_on_chips(launch.on(model, context), chip_of(machine))
+    tokens = launch.context
     if not tokens:
-        raise BadInput("the file does not say the longest sequence. Add --context N.")
-    launch = engine_on_chips(launch.on(model), chip_of(machine))
+        raise BadInput(
+            f"neither the file nor {model.name} says the longest sequence. Add --context N."
+        )
     _check_cache_ranks(launch, model)
     if isinstance(machine, System):
         _check_replicas(launch, machine)

@@ -111,6 +111,7 @@ def read(settings: Settings) -> ServingLaunch:
     if not values.get("speculative_algorithm"):
         drafted = 0
     mode = values.get("disaggregation_mode")
+    half = mode if mode in ("prefill", "decode") else None
     chunk = values.number("chunked_prefill_size")
     model, dtype = engine_layout.quantized_repository(values.text("model_path", "model"))
     return ServingLaunch(
@@ -132,10 +133,10 @@ def read(settings: Settings) -> ServingLaunch:
         cache_ranks=shared,
         expert_note=expert_note,
         ignored=values.unread_beside_drafts(_UNREAD, drafted) + unread,
-        notes=engine_layout.draft_notes(drafted),
+        notes=engine_layout.draft_notes(drafted) + engine_layout.half_notes(half),
         drafted=drafted,
         replicas=1 if values.get("enable_dp_attention") else values.size(*DP_SIZE),
-        part=mode if mode in ("prefill", "decode") else None,
+        part=half,
         model=model,
     )
 

@@ -65,7 +65,7 @@ def settings(script: Run) -> dict[str, Any]:
     for word in _words(script):
         if word == _END_OF_LINE:
             flag = ""
-        elif re.match(r"--?[A-Za-z]", word):
+        elif re.match(r"--?[A-Za-z$`]", word):
             flag, equals, value = word.partition("=")
             values[flag] = number_or_text(value) if equals else True
             flag = "" if equals else flag

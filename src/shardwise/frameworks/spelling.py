@@ -1,4 +1,6 @@
-"""Misspelled options: those that no framework has, but that are close to one which it has.
+"""Options that are misspelled, and those that are not read.
+
+Misspelled are options that no framework has, but that are close to one which it has.
 
 The names stand in `options/`, one file for each framework, read from its sources by
 bench/framework_options.py. A file may have other options than these, of a recipe or a script of the
@@ -11,16 +13,41 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from shardwise.frameworks.exported import Settings, flat
+from shardwise.frameworks.shell_script import PROGRAM
+from shardwise.frameworks.watched import last_name
 
 FOLDER = Path(__file__).parent / "options"
 CLOSE = 0.9  # share of equal letters
 SHORTEST = 8  # letters; shorter names resemble too many others
 SHORT = 4  # letters of flags that are other names of an option
 WORD = 5  # letters of a part that a misspelled one may be
+# Words of options that may change layout, memory or speed, and of those that do not, beside them.
+_MATTERS = {
+    "parallel", "parallelism", "size", "degree", "batch", "microbatch", "seq", "sequence",
+    "chunk", "chunked", "chunks", "fp8", "fp4", "mxfp8", "mxfp4", "dtype", "precision", "quant",
+    "quantization", "recompute", "remat", "checkpointing", "offload", "offloading", "shard",
+    "sharded", "sharding", "expert", "experts", "pipeline", "overlap", "cache", "memory",
+    "optimizer", "compile", "window",
+}  # fmt: skip
+_IS_OTHER = {
+    "path", "dir", "file", "save", "load", "saver", "ckpt", "checkpoint", "log", "logging",
+    "logger", "wandb", "tensorboard", "profile", "profiler", "lr", "warmup", "decay", "eval",
+    "valid", "validation", "test", "data", "dataset", "dataloader", "tokenizer", "vocab",
+    "seed", "init", "amax", "margin", "interval", "router", "rotary", "rope", "bias", "norm",
+    "intermediate", "hidden", "head", "heads", "hf", "hub", "download", "api", "server",
+    "transfer", "connector", "metrics", "image", "video", "tokens", "warn", "report", "bucket",
+    "group", "scale", "pin", "calib", "cluster", "unused", "block",
+}  # fmt: skip
+# Options that say what plans have anyway, and values that do.
+_AS_PLANNED = {
+    "overlap_comm", "overlap_grad_reduce", "overlap_param_gather", "enable_chunked_prefill",
+    "mixed_precision", "deepspeed_activation_checkpointing",
+}  # fmt: skip
+_VALUES_AS_PLANNED = (None, False, 0, "none", "null", "auto", "bf16", "bfloat16")
 
 
 def misspelled(settings: Settings, framework: str) -> list[str]:
@@ -59,6 +86,34 @@ def unknown_options(settings: Settings, framework: str) -> list[str]:
         and _plain(key) not in names
         and key not in misspellings
     ]
+
+
+def unread(settings: Settings, asked: Collection[str], framework: str) -> list[str]:
+    """Options of a file that nothing asked for, and that may change layout, memory or speed.
+
+    Misspelled options are left out, and those that say what plans have anyway.
+
+    Args:
+        asked: last parts of the names of options that are read, as `watched` has them.
+    """
+    passed_over = {text.partition(";")[0] for text in misspelled(settings, framework)}
+    is_script, names = PROGRAM in settings, _names(framework)
+    found: list[str] = []
+    if not names:  # a script that starts this package
+        return found
+    for path, value in flat(settings).items():
+        name = last_name(path)
+        is_option = path.startswith("-") or not is_script or _plain(path) in names
+        is_read = name in asked or name in _AS_PLANNED or value in _VALUES_AS_PLANNED
+        if is_option and not is_read and path not in passed_over and _may_matter(path, name):
+            found.append(path)
+    return found
+
+
+def _may_matter(path: str, name: str) -> bool:
+    """Whether the words of an option are of layout, memory or speed."""
+    words, of_path = (set(re.split(r"[\W_]+", text.lower())) for text in (name, path))
+    return bool(words & _MATTERS) and not of_path & _IS_OTHER
 
 
 def _is_inside(key: str, names: Mapping[str, str]) -> bool:

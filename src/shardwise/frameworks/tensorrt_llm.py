@@ -12,9 +12,11 @@ from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
 from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
+from shardwise.frameworks.watched import as_watched
 
 COMMAND = "trtllm-serve"
 BUILD = "trtllm-build"  # of an engine, from what convert_checkpoint.py or quantize.py has written
+BENCH = "trtllm-bench"
 DEFAULT_BATCH = 2048  # max_batch_size of a rank
 _KV = {"bf16": "auto", "fp8": "fp8"}
 
@@ -67,9 +69,9 @@ def write(engine: Engine) -> Written:
 
 def read(settings: Settings) -> ServingLaunch:
     """The engine of a file; some launchers keep fields of `LlmArgs` in `llm_api_args`."""
-    settings = settings | (settings.get("llm_api_args") or {})
+    settings = as_watched(settings, {**settings, **(settings.get("llm_api_args") or {})})
     values = Values(settings, "tensorrt-llm")
-    ranks = values.size("tensor_parallel_size", "tp_size")
+    ranks = values.size("tensor_parallel_size", "tp_size", "tp")
     groups = ranks if values.get("enable_attention_dp") else 1
     degree = _expert_degree(values, ranks)
     if values.size("context_parallel_size", "cp_size") > 1:
@@ -94,7 +96,7 @@ def read(settings: Settings) -> ServingLaunch:
         sizes={
             "tensor": tensor,
             "expert": groups,
-            "pipe": values.size("pipeline_parallel_size", "pp_size"),
+            "pipe": values.size("pipeline_parallel_size", "pp_size", "pp"),
         },
         fill="data",
         batch=per_rank * groups if per_rank else None,
@@ -115,10 +117,10 @@ def read(settings: Settings) -> ServingLaunch:
 def _expert_degree(values: Values, ranks: int) -> int:
     """Ranks with different experts; of the two sizes of experts, one follows from the other."""
     shards = values.number("moe_tensor_parallel_size")
-    degree = values.number("moe_expert_parallel_size", "ep_size")
-    if degree is None and shards and shards > 0 and ranks % shards == 0:
+    names = ("moe_expert_parallel_size", "ep_size", "ep")
+    if values.number(*names) is None and shards and shards > 0 and ranks % shards == 0:
         return ranks // shards
-    return values.size("moe_expert_parallel_size", "ep_size")
+    return values.size(*names)
 
 
 def _weights(settings: Settings, values: Values) -> str | None:
@@ -137,15 +139,17 @@ def knows(settings: Settings) -> int:
         "kv_cache_free_gpu_mem_fraction", "kv_cache_free_gpu_memory_fraction",
     )  # fmt: skip
     count = Values(settings, "tensorrt-llm").count(names)
-    if {COMMAND, BUILD} & {*words_of(settings)} or settings.get("-m") == "dynamo.trtllm":
+    if {COMMAND, BUILD, BENCH} & {*words_of(settings)} or settings.get("-m") == "dynamo.trtllm":
         return 5 + count
     has_dashes = any("-" in key for key in settings)
     return 0 if has_dashes else count
 
 
 def _model(settings: Settings) -> str | None:
-    """The model that a script serves: `trtllm-serve [serve] MODEL`."""
+    """The model that a script serves: `trtllm-serve [serve] MODEL`, `trtllm-bench -m MODEL`."""
     words = words_of(settings)
+    if BENCH in words and "-m" in settings:
+        return str(settings["-m"])
     if COMMAND not in words:
         return None
     after = [word for word in words[words.index(COMMAND) + 1 :] if word != "serve"]

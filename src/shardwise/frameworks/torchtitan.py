@@ -27,6 +27,7 @@ from shardwise.frameworks.exported import (
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import expert_axis, nearest_pipe, unsaid
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
+from shardwise.frameworks.watched import as_watched
 
 _SCHEDULES = {
     "gpipe": "GPipe",
@@ -162,7 +163,7 @@ def _check(run: TrainingRun) -> None:
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a script or a TOML file, with what the configuration that it names sets."""
     values = _values(settings)
-    values = _configuration(values.get("config")) | values
+    values = as_watched(settings, {**_configuration(values.get("config")), **values})
     tensor = _size(values, "tensor_parallel_degree")
     degree = _size(values, "expert_parallel_degree")
     expert_tensor = _size(values, "expert_tensor_parallel_degree") if degree > 1 else tensor
@@ -203,7 +204,11 @@ def read(settings: Settings) -> TrainingLaunch:
         else local,
         zero=3 if zero3 else 2 if shard != 1 else 0,
         schedule=_schedule(values, pipe),
-        chunks=functools.partial(_chunks, values),
+        chunks=functools.partial(
+            _chunks,
+            number("parallelism.pipeline_parallel_layers_per_stage", None),
+            sum(number(f"parallelism.{name}", 1) for name in _ENDS),
+        ),
         remat=_read_remat(settings, values),
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
@@ -238,6 +243,8 @@ def _notes(values: dict[str, Any], converters: str) -> list[str]:
 def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
     """The size of an axis; -1 if it is left to the number of chips."""
     value = values.get(f"parallelism.{name}", default)
+    if isinstance(value, str):
+        raise BadFile(exported.no_number("torchtitan", name, value))
     if not isinstance(value, int) or value < -1 or value == 0:
         raise BadFile(f"torchtitan: {name} is {value!r}; it must be a number from 1, or -1.")
     return value
@@ -288,17 +295,18 @@ def _schedule(values: dict[str, Any], pipe: int) -> str:
     return names.get(word.lower(), "1f1b")
 
 
-def _chunks(values: dict[str, Any], n_layers: int, n_stages: int) -> int:
+def _chunks(layers: int | None, ends: int, n_layers: int, n_stages: int) -> int:
     """Virtual stages of a rank under a schedule with several, as `pipeline_llm` counts them.
 
     It has 2 by default; with layers of a stage, embeddings and head count as layers too.
     torchtitan/distributed/pipeline_parallel.py
+
+    Args:
+        layers: layers of a virtual stage, if the file says so.
+        ends: layers that embeddings and head count as.
     """
-    number = functools.partial(exported.number, values, framework="torchtitan")
-    layers = number("parallelism.pipeline_parallel_layers_per_stage", None)
     if not layers:
         return 2
-    ends = sum(number(f"parallelism.{name}", 1) for name in _ENDS)
     n_chunks = -(-(n_layers + ends) // layers)
     if n_chunks % n_stages or n_chunks < 2 * n_stages:
         raise BadFile(

@@ -122,7 +122,7 @@ def read(settings: Settings) -> ServingLaunch:
     speculation = values.get("speculative_config", "sc")
     drafted = engine_layout.drafted_tokens(speculation, "num_speculative_tokens")
     transfer = str(values.get("kv_transfer_config"))
-    roles = [part for part, role in _ROLES.items() if role in transfer]
+    half = next((part for part, role in _ROLES.items() if role in transfer), None)
     names = {word: dtype for dtype, word in _KV.items()} | {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
     kv, unread = engine_layout.kv_cache(values, names)
     model, dtype = engine_layout.quantized_repository(_model(settings, values))
@@ -140,12 +140,12 @@ def read(settings: Settings) -> ServingLaunch:
         expert_tensor=1 if whole else None,
         cache_ranks=shards,
         ignored=values.unread_beside_drafts(_UNREAD, drafted) + unread,
-        notes=engine_layout.draft_notes(drafted),
+        notes=engine_layout.draft_notes(drafted) + engine_layout.half_notes(half),
         drafted=drafted,
         replicas=1 if whole else ranks,
         shares_experts=True,
         expert_note=_expert_note(ranks) if ranks > 1 and not whole else "",
-        part=roles[0] if roles else None,
+        part=half,
         model=model,
     )
 

@@ -75,7 +75,7 @@ def _shape(machine: System) -> tuple[list[int], list[bool], list[str]]:
     else:
         domain = topology.gpus_per_node
         shape, wrapped = [domain, topology.n_gpus // domain], [False, False]
-        letters = ["GPU of the node", "node"]
+        letters = ["GPU", "node"]
     if machine.n_slices > 1:
         return [*shape, machine.n_slices], [*wrapped, False], [*letters, "slice"]
     return shape, wrapped, letters

@@ -111,6 +111,27 @@ def test_what_cannot_be_done_is_refused(
     assert "Traceback" not in done.err
 
 
+def test_a_script_without_a_name_is_planned_for_the_model_of_its_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 36 --hidden-size 1280 "
+        "--num-attention-heads 20 --micro-batch-size 1 --global-batch-size 64 --seq-length 1024 "
+        "--tensor-model-parallel-size 1 --bf16 --use-distributed-optimizer"
+    )
+    likely = run("import", str(file), "h100:8")
+    assert likely.code == 0
+    assert likely.out.startswith(
+        "As Megatron-LM is told to run it, with a model like gpt2-large:\n"
+    )
+    named = run("import", str(file), "gpt2-large", "h100:8")
+    assert named.out == likely.out.replace(", with a model like gpt2-large", "")
+    refused = " ".join(run("import", str(file)).err.split())
+    assert (
+        "Its sizes are those of gpt2-large. Add HARDWARE: shardwise import FILE HARDWARE."
+        in refused
+    )
+
+
 def test_the_batch_of_the_command_line_replaces_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

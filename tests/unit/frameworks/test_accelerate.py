@@ -1,12 +1,15 @@
-"""Runs that Hugging Face accelerate starts: DeepSpeed's words in its own configuration."""
+"""Runs that Hugging Face accelerate starts: DeepSpeed's words in its configuration, and FSDP's."""
 
 from __future__ import annotations
 
 import pytest
 
+import shardwise as sw
 from shardwise.errors import BadFile
+from shardwise.frameworks import replan
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.registry import read
+from shardwise.strategy.mesh import Mesh
 
 FILES = {
     "zero3.yaml": """\
@@ -27,7 +30,7 @@ distributed_type: DEEPSPEED
 num_processes: 8
 """,
     "ds.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}',
-    "fsdp.yaml": "distributed_type: FSDP\nnum_processes: 8\n",
+    "tpu.yaml": "distributed_type: XLA\nnum_processes: 8\n",
 }
 SCRIPT = """\
 accelerate launch --config_file {file} {flags} \\
@@ -70,5 +73,102 @@ def test_the_file_alone() -> None:
 
 
 def test_other_kinds_of_runs_are_refused() -> None:
-    with pytest.raises(BadFile, match="accelerate with distributed_type FSDP is not read"):
-        launched("fsdp.yaml")
+    with pytest.raises(BadFile, match="accelerate with distributed_type XLA is not read"):
+        launched("tpu.yaml")
+
+
+FSDP = """\
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_{option}
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+"""
+
+
+def sharded(option: str = "version: 2", flags: str = "") -> TrainingLaunch:
+    file = FSDP.format(option=option)
+    found = read(SCRIPT.format(file="f.yaml", flags=flags), "ft.sh", beside={"f.yaml": file}.get)
+    assert found.framework.name == "accelerate"
+    assert isinstance(found.launch, TrainingLaunch)
+    return found.launch
+
+
+@pytest.mark.parametrize(
+    ("option", "zero", "mesh"),
+    [
+        ("sharding_strategy: FULL_SHARD", 3, Mesh(fsdp=16)),
+        ("sharding_strategy: SHARD_GRAD_OP", 2, Mesh(data=16)),
+        ("sharding_strategy: HYBRID_SHARD", 3, Mesh(data=2, fsdp=8)),
+        ("sharding_strategy: NO_SHARD", 0, Mesh(data=16)),
+        ("sharding_strategy: 2", 2, Mesh(data=16)),
+        ("reshard_after_forward: true", 3, Mesh(fsdp=16)),
+        ("reshard_after_forward: false", 2, Mesh(data=16)),
+        ("reshard_after_forward: SHARD_GRAD_OP", 2, Mesh(data=16)),
+        ("version: 2", 3, Mesh(fsdp=16)),
+    ],
+)
+def test_a_strategy_of_fsdp_is_a_layout(option: str, zero: int, mesh: Mesh) -> None:
+    launch = sharded(option)
+    assert (launch.zero, launch.mesh(16), launch.n_chips) == (zero, mesh, 16)
+    assert (launch.micro_batch, launch.n_microbatches, launch.batch_per_chip) == (2, 8, 16)
+    assert (launch.seq, launch.remat, launch.precision) == (4096, "full", "fp32")
+    assert launch.dtypes == {"reduce": "bf16"}
+    assert launch.notes == ()
+
+
+def test_a_plan_of_fsdp() -> None:
+    model, machine = sw.model("llama3.1-8b"), sw.hardware("h100:16")
+    plan = replan.training_plan(sharded("sharding_strategy: HYBRID_SHARD"), model, machine)
+    assert (plan.layout.mesh, plan.layout.zero) == (Mesh(data=2, fsdp=8), 3)
+    assert (plan.job.batch, plan.job.weights, plan.job.reduce) == (256, "fp32", "bf16")
+
+
+def test_flags_of_fsdp_count_before_the_file() -> None:
+    launch = sharded(
+        "sharding_strategy: FULL_SHARD",
+        "--fsdp_sharding_strategy SHARD_GRAD_OP --num_processes 8 --fsdp_offload_params true",
+    )
+    assert (launch.zero, launch.n_chips, launch.offload) == (2, 8, ("optimizer",))
+    assert any("weights and gradients in host memory too" in note for note in launch.notes)
+
+
+def test_data_parallelism_alone() -> None:
+    found = read("distributed_type: MULTI_GPU\nnum_processes: 8\nmixed_precision: 'no'\n", "a.yaml")
+    launch = found.launch
+    assert isinstance(launch, TrainingLaunch)
+    assert (launch.zero, launch.mesh(8), launch.remat) == (0, Mesh(data=8), None)
+    assert launch.notes == ("mixed_precision is no, which is fp32; bf16 is planned.",)
+
+
+@pytest.mark.parametrize(
+    ("option", "note"),
+    [
+        ("sharding_strategy: HYBRID_SHARD_ZERO2", "over the GPUs of a node; the plan does over"),
+        ("auto_wrap_policy: NO_WRAP", "gathers the weights of all layers at once"),
+    ],
+)
+def test_what_of_fsdp_is_planned_otherwise_is_said(option: str, note: str) -> None:
+    file = FSDP.format(option=option).replace(
+        "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n", ""
+    )
+    launch = read(file, "a.yaml").launch
+    assert any(note in text for text in launch.notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        (FSDP.format(option="sharding_strategy: [x]"), "must be one of FULL_SHARD, SHARD_GRAD_OP"),
+        (
+            FSDP.format(option="sharding_strategy: HYBRID_SHARD").replace("16", "15"),
+            "as a multiple of num_machines",
+        ),
+        ("distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: 4}\n", "num_machines"),
+    ],
+)
+def test_a_strategy_that_is_not_complete_is_refused(file: str, message: str) -> None:
+    with pytest.raises(BadFile, match=message):
+        read(file, "a.yaml")

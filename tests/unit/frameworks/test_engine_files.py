@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadShape, ShardwiseError
+from shardwise.errors import BadInput, BadShape, ShardwiseError
 from shardwise.frameworks import registry, replan
 from tests.golden.terminal import run
 
@@ -82,6 +83,47 @@ def test_what_a_plan_has_otherwise_is_said(tmp_path: Path, monkeypatch: pytest.M
     assert "no option of MaxText is in it: its defaults" in " ".join(
         run(*case, "8x4096").err.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ("vllm serve x", "a.sh"),
+        ("python -m sglang.launch_server --model-path x", "a.sh"),
+        ("tensor_parallel_size: 1\nmax_batch_size: 8\n", "a.yaml"),
+    ],
+)
+def test_the_longest_sequence_is_by_default_that_of_the_model(text: str, file: str) -> None:
+    model, machine = sw.model("gpt2"), sw.hardware("h100:1")
+    engine = launch(text, file)
+    assert replan.serving_plan(engine, model, machine).workload.context == 1024
+    assert replan.serving_plan(engine, model, machine, 512).workload.context == 512
+    (note,) = engine.on(model).notes
+    assert "the 1,024 tokens of gpt2 are planned" in note
+    assert engine.on(model, 512).notes == ()
+    with pytest.raises(BadInput, match="neither the file nor gpt2 says the longest sequence"):
+        replan.serving_plan(engine, replace(model, max_seq=None), machine)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -m sglang.launch_server --model-path x --disaggregation-mode {half}",
+        'vllm serve x --kv-transfer-config \'{{"kv_role": "{role}"}}\'',
+    ],
+)
+@pytest.mark.parametrize(
+    ("half", "role", "other"),
+    [("prefill", "kv_producer", "TPOT and tokens/s"), ("decode", "kv_consumer", "TTFT")],
+)
+def test_the_half_of_disaggregated_serving_is_said(
+    text: str, half: str, role: str, other: str
+) -> None:
+    engine = launch(text.format(half=half, role=role))
+    (note,) = engine.notes
+    assert engine.part == half
+    assert f"the {half} half of disaggregated serving" in note
+    assert f"not {other}. Both halves: " in note
 
 
 def test_an_engine_of_vllm_counts_devices() -> None:

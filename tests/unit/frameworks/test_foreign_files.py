@@ -64,6 +64,11 @@ DEEPSPEED = """\
  "gradient_accumulation_steps": "auto", "zero_optimization": {"stage": 3},
  "fp16": {"enabled": "auto"}}
 """
+# ZeRO++: a copy of the weights in each group of 8.
+ZERO_PLUS_PLUS = """\
+{"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true},
+ "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}
+"""
 VLLM = "VLLM_USE_V1=1 vllm serve Qwen/Qwen3-30B-A3B -tp 2 -dp 4 --enable-expert-parallel \\\n"
 VLLM += "  --max-model-len 32768 --max-num-seqs 64 --kv-cache-dtype fp8\n"
 SGLANG = (
@@ -88,6 +93,14 @@ cuda_graph_config:
         (TORCHTITAN, "train.toml", "torchtitan", 64, {"tensor": 4, "context": 2, "fsdp": 8}),
         (MAXTEXT, "run.yml", "maxtext", 256, {"fsdp": 16, "tensor": 8, "data": 2}),
         (DEEPSPEED, "ds.json", "deepspeed", 16, {"fsdp": 16}),
+        (
+            ZERO_PLUS_PLUS.replace("BATCH", "256"), "ds.json", "deepspeed", 32,
+            {"fsdp": 8, "data": 4},
+        ),
+        (
+            ZERO_PLUS_PLUS.replace("BATCH", '"auto"'), "ds.json", "deepspeed", 64,
+            {"fsdp": 8, "data": 8},
+        ),
         (VLLM, "serve.sh", "vllm", 8, {"tensor": 2, "expert": 4}),
         (SGLANG, "serve.sh", "sglang", 16, {"tensor": 2, "expert": 8}),
         (TENSORRT, "extra.yaml", "tensorrt-llm", 8, {"expert": 8}),
@@ -95,7 +108,7 @@ cuda_graph_config:
         (MEGATRON, "-", "megatron", 32, {"tensor": 4, "pipe": 2, "data": 4}),
         (DEEPSPEED, "-", "deepspeed", 8, {"fsdp": 8}),
     ],
-)
+)  # fmt: skip
 def test_the_layout_is_read(
     text: str, file: str, framework: str, n_chips: int, sizes: dict[str, int]
 ) -> None:
@@ -130,6 +143,7 @@ def test_batch_words_and_names_are_read() -> None:
     [
         ("", "a.yaml", "a.yaml is empty"),
         ("- 1\n- 2\n", "a.yaml", "no mapping"),
+        ("<!doctype html>\n<p>--tp 8</p>", "a.html", "a.html is HTML or XML"),
         ("a: &x 1\n", "a.yaml", 'line 1, "a: &x 1", begins with "&"'),
         ("a: 1\na: 2\n", "a.yaml", 'line 2, "a: 2", gives the key "a" again'),
         ("a: [1, 2\n", "a.yaml", "brackets that do not match"),
@@ -155,6 +169,12 @@ def test_batch_words_and_names_are_read() -> None:
             '{"pipe-parallel-size": 4, "model-parallel-size": 2, "train_batch_size": 8}',
             "a.json",
             r"GPT-NeoX, which is not read.* --fix pipe=4,tensor=2",
+        ),
+        (ZERO_PLUS_PLUS.replace("BATCH", "96"), "a.json", "8 does not divide the 12 ranks"),
+        (
+            ZERO_PLUS_PLUS.replace(": 8}", ': "auto"}').replace("BATCH", "8"),
+            "a.json",
+            "zero_hpz_partition_size is 'auto'",
         ),
         ("tensor-parallel-size: 8\n", "a.yaml", "may be of vllm"),
         ("tensor-parallel-size: two\nmax-model-len: 9\n", "a.yaml", "it must be a number"),
@@ -232,21 +252,37 @@ def test_a_cache_is_split_over_ranks_that_share_a_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "names"),
+    ("sizes", "names", "planned"),
     [
-        ("32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32", ()),
+        ("32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32", (), None),
         (
             "32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
             "--group-query-attention --num-query-groups 8",
             ("llama3-8b", "llama3.1-8b", "mistral-7b", "mistral-7b-v0.3"),
+            None,
+        ),
+        (
+            "32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+            "--group-query-attention --num-query-groups 8 --vocab-size 128256",
+            ("llama3-8b", "llama3.1-8b"),
+            "llama3-8b",
+        ),
+        ("96 --hidden-size 12288 --num-attention-heads 96", ("gpt3-175b",), "gpt3-175b"),
+        (
+            "32 --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000",
+            (),
+            None,
         ),
         (
             "48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
             "--num-query-groups 4 --num-experts 128 --moe-ffn-hidden-size 768",
             ("qwen3-30b-a3b",),
+            "qwen3-30b-a3b",
         ),
     ],
 )
-def test_models_with_the_sizes_of_a_script_are_named(sizes: str, names: tuple[str, ...]) -> None:
+def test_models_with_the_sizes_of_a_script_are_named(
+    sizes: str, names: tuple[str, ...], planned: str | None
+) -> None:
     run = launch(f"{MEGATRON} --num-layers {sizes}", "train.sh")
-    assert run.presets == names
+    assert (run.presets, run.sized_like) == (names, planned)

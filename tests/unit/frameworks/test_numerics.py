@@ -47,13 +47,32 @@ def test_gradients_in_16_bits_take_less_memory() -> None:
     assert narrow.memory.gradients < usual.memory.gradients
 
 
+def test_weights_in_fp8_have_no_copy_in_16_bits() -> None:
+    work = (sw.model("llama3-8b"), sw.hardware("h200:8"))
+    flags = f"{MEGATRON} --sequence-parallel --use-distributed-optimizer --fp8-format hybrid"
+    usual = replan.training_plan(launch(flags), *work)
+    narrow = replan.training_plan(launch(f"{flags} --fp8-param-gather"), *work)
+    assert (usual.job.weights, narrow.job.weights) == ("bf16", "fp8")
+    assert narrow.job.master == "fp32"
+    assert narrow.memory.weights < usual.memory.weights
+    assert launch(f"{MEGATRON} --sequence-parallel --fp8-param-gather").dtypes == {}  # in bf16
+
+
+@pytest.mark.parametrize("flags", ["--fp8-format hybrid --fp8-param-gather", "--bf16"])
+def test_dtypes_that_megatron_has_flags_for_come_back(flags: str) -> None:
+    script = f"{MEGATRON} --sequence-parallel --grad-reduce-in-bf16 --use-distributed-optimizer"
+    work = (sw.model("llama3-8b"), sw.hardware("h200:8"))
+    plan = replan.training_plan(launch(f"{script} {flags}"), *work)
+    exported = registry.export(plan, "megatron")
+    assert not [note for note in exported.notes if "training state" in note]
+    assert replan.training_plan(launch(exported.text), *work).job == plan.job
+
+
 def test_megatrons_flags_that_plans_have_otherwise_are_named() -> None:
     (note,) = launch(MEGATRON).notes
     assert note.startswith("tensor 8 without sequence parallelism")
     assert launch(f"{MEGATRON} --sequence-parallel").notes == ()
     assert "bf16 is planned" in launch(MEGATRON.replace("--bf16", "")).notes[-1]
-    flags = "--fp8-format hybrid --fp8-param-gather"
-    assert "The plan has a bf16 copy too" in launch(f"{MEGATRON} {flags}").notes[-1]
     moments = "--use-precision-aware-optimizer --exp-avg-dtype fp8 --exp-avg-sq-dtype fp16"
     run = launch(f"{MEGATRON} --sequence-parallel {moments}")
     assert run.dtypes["moments"] == "fp16"

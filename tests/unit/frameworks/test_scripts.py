@@ -70,9 +70,66 @@ def test_variables_that_the_script_does_not_set_are_those_of_the_environment(
 
 def test_a_variable_without_a_value_is_named() -> None:
     with pytest.raises(
-        BadFile, match=r"size is \$TP_OF_ALL, which .* TP_OF_ALL=NUMBER shardwise import"
+        BadFile, match=r"size is \$TP_OF_ALL, and .* Set it: TP_OF_ALL=NUMBER shardwise import"
     ):
         registry.read("vllm serve m --tensor-parallel-size $TP_OF_ALL", "a.sh")
+
+
+COUNTED = """N={value}
+vllm serve m --tensor-parallel-size {size}"""
+
+
+@pytest.mark.parametrize(
+    ("value", "size", "message"),
+    [
+        (
+            "$(nvidia-smi --query-gpu=name --format=csv | wc -l)",
+            "$N",
+            r"size is \${N}, and neither",
+        ),
+        ("`wc -l < hostfile`", "$N", r"what N is. Set it: N=NUMBER shardwise import"),
+        ('"${N:-$(nvidia-smi -L | wc -l)}"', "$((N / 2))", r"size is \$\(\(N/2\)\), and neither"),
+        ("0; while read line; do N=$((N+1)); done < hosts", '"$N"', r"what N is"),
+        ("0; while read k v; do N=$v; done <<EOF\na 8\nEOF", "$N", r"what N is"),
+        ("4; M=$(nvidia-smi -L)", "$((N * M))", r"size is \$\(\(4\*M\)\), .* what M is"),
+        ("1", "$(nvidia-smi -L | wc -l)", r"wc -l\), which only a shell knows. Write a number"),
+    ],
+)
+def test_a_number_that_only_a_shell_knows_is_given_by_its_variable(
+    value: str, size: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = COUNTED.format(value=value, size=size)
+    with pytest.raises(BadFile, match=message):
+        registry.read(script, "a.sh")
+    monkeypatch.setenv("N", "8")
+    if "4; M" not in value and "$(nv" not in size:
+        expected = 4 if "/ 2" in size else 8
+        assert registry.read(script, "a.sh").launch.sizes["tensor"] == expected
+
+
+def test_options_whose_names_only_a_shell_knows_are_told() -> None:
+    script = """args=(--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2)
+while read -r k v; do
+  args+=("--$k" "$v")
+done <<EOT
+num-layers 32
+EOT
+python pretrain_gpt.py ${args[@]} --micro-batch-size 1 --global-batch-size 256 --bf16
+"""
+    launch = registry.read(script, "a.sh").launch
+    assert (launch.sizes["tensor"], launch.sizes["pipe"]) == (4, 2)
+    assert any("only a shell knows which options --${k} are" in note for note in launch.notes)
+
+
+@pytest.mark.parametrize("value", ["$BATCH", "$((NODES*8))", "[1,2]", "x"])
+@pytest.mark.parametrize("flag", ["--global-batch-size", "--micro-batch-size", "--seq-length"])
+def test_a_batch_of_megatron_is_a_number(flag: str, value: str) -> None:
+    with pytest.raises(BadFile, match=f"{flag[2:].replace('-', '_')} is "):
+        registry.read(
+            f"python pretrain_gpt.py --tensor-model-parallel-size 4 {flag} {value}",
+            "a.sh",
+            "megatron",
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,6 +213,20 @@ trtllm-build --checkpoint_dir ./c --max_batch_size 64 --max_seq_len 8192 --max_n
     assert (launch.weights, launch.batch, launch.context) == ("fp8", 64, 8192)
 
 
+@pytest.mark.parametrize("flag", ["--model", "-m"])
+def test_an_engine_of_a_benchmark(flag: str) -> None:
+    text = (
+        f"trtllm-bench {flag} meta-llama/Llama-3.1-70B throughput --tp 4 --pp 2 --ep 2 "
+        "--backend pytorch --max_num_tokens 8192"
+    )
+    content = registry.read(text, "a.sh")
+    launch = content.launch
+    assert content.framework.name == "tensorrt-llm"
+    assert isinstance(launch, ServingLaunch)
+    assert (launch.sizes["tensor"], launch.sizes["pipe"], launch.expert_tensor) == (4, 2, 2)
+    assert (launch.model, launch.chunk) == ("meta-llama/Llama-3.1-70B", 8192)
+
+
 @pytest.mark.parametrize("file", ["a", "a.sh", "a.yaml", "a.json", "a.toml"])
 @pytest.mark.parametrize("text", ["", "\n", "# a comment\n"])
 def test_an_empty_file_is_told_as_such(file: str, text: str) -> None:
@@ -175,6 +246,8 @@ def test_a_quoted_command_is_read() -> None:
     for words in ("bash -c 'train.py --lr 2'", "xpk run --command 'train.py --lr 2'"):
         assert shell_script.settings(run(words, "a.sh"))["--lr"] == 2
     assert shell_script.settings(run('xpk run --command="train.py --lr 2"', "a.sh"))["--lr"] == 2
+    several = shell_script.settings(run("run -c 'a.py --lr 2' -c 'b.py --tp 4'", "a.sh"))
+    assert (several["--lr"], several["--tp"]) == (2, 4)
 
 
 def test_options_that_are_kept_elsewhere_are_named() -> None:

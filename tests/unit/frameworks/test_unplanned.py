@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+import shardwise as sw
 from shardwise.frameworks import registry
+from shardwise.frameworks.launch import TrainingLaunch
 
 MEGATRON = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 \\
   --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 256 \\
@@ -19,10 +21,6 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
     ("text", "file", "note"),
     [
         (
-            f"{MEGATRON} --fp8-format hybrid --fp8-param-gather", "a.sh",
-            "The plan has a bf16 copy too, of 2 bytes a parameter",
-        ),
-        (
             f"{MEGATRON} --rampup-batch-size 32 32 1953125", "a.sh",
             "--rampup-batch-size: steps grow to 256 sequences",
         ),
@@ -34,6 +32,13 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
             ),
             "a.json",
             "cpu_checkpointing moves saved activations to host memory",
+        ),
+        (
+            json.dumps(
+                DEEPSPEED | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}
+            ),
+            "a.json",
+            "zero_hpz_partition_size: the run has a copy of the weights in each such group",
         ),
         (
             f"{MAXTEXT}shard_everything: true\nfavorite_color: red\n", "a.yml",
@@ -60,3 +65,55 @@ def test_variables_of_a_script_are_no_options_of_maxtext() -> None:
 python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml run_name=a \\
   per_device_batch_size=4 ici_fsdp_parallelism=-1 OTHER=1"""
     assert registry.read(text, "a.sh").launch.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "options"),
+    [
+        (
+            f"{MEGATRON} --moe-expert-capacity-factor 2 --context-parallel-sise 1 --lr 1 "
+            "--vocab-size 9 --ckpt-fully-parallel-save --log-memory-interval 3 --fp8-recipe mxfp8",
+            "a.sh",
+            "--moe-expert-capacity-factor, --fp8-recipe",
+        ),
+        ("vllm serve m --max-model-len 9 --foo-parallel-size 2 --port 8", "a.sh",
+         "--foo-parallel-size"),
+        ("vllm serve m --max-model-len 9 --max-num-seqs 4 --dtype bfloat16 -dp 2", "a.sh", ""),
+        ("tensor_parallel_size: 2\nmax_batch_size: 8\nkv_cache_config:\n  host_cache_size: 9\n",
+         "a.yaml", "kv_cache_config.host_cache_size"),
+        ("model-path: m\ntp-size: 2\nhicache-size: 3\nenable-mixed-chunk: true\nlog-level: info\n",
+         "a.yaml", "hicache-size, enable-mixed-chunk"),
+        (json.dumps(DEEPSPEED | {"zero_optimization": {"stage": 2, "overlap_comm": True}}),
+         "a.json", ""),
+        (
+            json.dumps(DEEPSPEED | {"zero_optimization": {"stage": 2, "mics_shard_size": 8}}),
+            "a.json",
+            "zero_optimization.mics_shard_size",
+        ),
+        (f"{MAXTEXT}megablox: true\nsa_block_q: 512\nuse_chunked_prefill: true\n", "a.yml",
+         "use_chunked_prefill"),
+        ("nemo llm pretrain trainer.devices=8 trainer.num_nodes=1 "
+         "trainer.strategy.pipeline_dtype=torch.float32", "a.sh",
+         "trainer.strategy.pipeline_dtype"),
+        ("model:\n  tensor_model_parallel_size: 2\n  cpu_offloading_num_layers: 3\n", "a.yaml",
+         "model.cpu_offloading_num_layers"),
+        ("[training]\nlocal_batch_size = 1\nseq_len = 8\n[parallelism]\n"
+         "enable_async_tensor_parallel = true\npipeline_parallel_layers_per_stage = 2\n", "a.toml",
+         "parallelism.enable_async_tensor_parallel"),
+    ],
+)  # fmt: skip
+def test_options_of_layout_memory_or_speed_that_are_not_read_are_named(
+    text: str, file: str, options: str
+) -> None:
+    begin = "not read, though layout, memory or speed may depend on it: "
+    notes = [note for note in registry.read(text, file).launch.notes if note.startswith(begin)]
+    assert notes == ([f"{begin}{options}."] if options else [])
+
+
+def test_activations_of_attention_are_recomputed_by_megatrons_older_flag() -> None:
+    launch = registry.read(f"{MEGATRON} --recompute-activations", "a.sh").launch
+    granular = registry.read(f"{MEGATRON} --recompute-granularity selective", "a.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert isinstance(granular, TrainingLaunch)
+    model, chip = sw.model("llama3-8b"), sw.hardware("h100:8").chip
+    assert launch.on(model, chip) == granular.on(model, chip)

@@ -148,6 +148,16 @@ def test_an_engine_computes_as_the_command_line_plans_it() -> None:
     assert shown["summary"]["total"] == plan.step.expected
 
 
+@pytest.mark.parametrize(
+    ("machine", "names"),
+    [("h100:16", ["GPU", "node"]), ("v5p:2x2x1", ["x", "y", "z"])],
+)
+def test_the_place_of_a_chip_has_short_names(machine: str, names: list[str]) -> None:
+    """The page shows `GPU 3, node 0` and `x 1, y 0, z 0`."""
+    question = Question(model="llama3.2-1b", hardware=machine, kind="train", batch=64)
+    assert frame(question, LocalNames())["mesh"]["letters"] == names
+
+
 @pytest.mark.parametrize("model", ["llama3-8b", "llama3.2-1b", "deepseek-v2-lite"])
 @pytest.mark.parametrize("kind", ["train", "serve"])
 def test_chips_hold_the_embedding_once(model: str, kind: str) -> None:

@@ -88,7 +88,7 @@ def run(
     if isinstance(launch, TrainingLaunch):
         launch = launch.on(config, system.chip)
     elif isinstance(launch, ServingLaunch):
-        launch = launch.on(config)
+        launch = launch.on(config, length)
     for key in launch.ignored:
         note(f"{path}: {key} is not read; plans have no word for it.")
     for text in launch.notes:
@@ -121,7 +121,10 @@ def run(
             plan = replan.training_plan(launch, config, system, sizes)
         else:
             raise BadFile(f"{path} says no layout.")
-    return _answer(plan, content.framework.title, file, verbose=verbose, as_json=json)
+    title = content.framework.title
+    is_likely = launch.model is None and model == launch.sized_like and model not in names
+    like = f", with a model like {model}" if is_likely else ""
+    return _answer(plan, title, file, like=like, verbose=verbose, as_json=json)
 
 
 def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:
@@ -135,7 +138,13 @@ def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:
 
 
 def _answer(
-    plan: Plan | ServingPlan, title: str, file: str, *, verbose: bool, as_json: bool
+    plan: Plan | ServingPlan,
+    title: str,
+    file: str,
+    *,
+    like: str,
+    verbose: bool,
+    as_json: bool,
 ) -> Answer:
     if file:
         save(plan, file)
@@ -150,7 +159,7 @@ def _answer(
         blocks = training_report.blocks(plan, verbose=verbose, saved=file, any_layout_by=cause)
     return Answer(
         document=lambda: document(plan),
-        blocks=[f"As {title} is told to run it:", *blocks],
+        blocks=[f"As {title} is told to run it{like}:", *blocks],
         as_json=as_json,
         exit_code=0 if plan.memory.left >= 0 else NoPlan.exit_code,
     )
@@ -169,6 +178,8 @@ def _names(launch: Launch, words: list[str]) -> tuple[str, str]:
         return words[0], words[1]
     if len(words) == 1 and model is None and hardware is not None:
         return words[0], hardware
+    if not words or is_machine(words[0]):
+        model = model or launch.sized_like
     if len(words) == 1 and model is not None:
         return model, words[0]
     if model is None or hardware is None:
@@ -180,12 +191,13 @@ def _missing(launch: Launch, words: list[str]) -> str:
     """What has to be added to the command line; its single word is a machine or a model."""
     model, hardware = launch.model, launch.hardware
     of_file = model or hardware
+    sized = model or launch.sized_like
     begin = f"the file names {'only ' + of_file if of_file else 'neither model nor machine'}."
-    missing = [word for word, name in (("MODEL", model), ("HARDWARE", hardware)) if name is None]
+    missing = [word for word, name in (("MODEL", sized), ("HARDWARE", hardware)) if name is None]
     arguments = "MODEL HARDWARE" if words else " ".join(missing)
     if words:
         missing = ["MODEL" if is_machine(words[0]) else "HARDWARE"]
         begin = f"the file names neither model nor machine, and {words[0]} is only one of them."
-    if "MODEL" in missing and launch.presets:
+    if model is None and launch.presets:
         begin = f"{begin} Its sizes are those of {' | '.join(launch.presets)}."
     return f"{begin} Add {' and '.join(missing)}: shardwise import FILE {arguments}."

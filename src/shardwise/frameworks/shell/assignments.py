@@ -12,6 +12,8 @@ from shardwise.frameworks.shell.expansion import Scope
 from shardwise.frameworks.shell.nodes import words_of
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=(.*)", re.S)
+# A command or a sum that stays as it is written, since it is not known here: `$(nvidia-smi -L)`.
+_ONLY_A_SHELL_KNOWS = re.compile(r"\$\(.*\)|`.*`", re.S)
 _SUM_ASSIGNED = re.compile(r"\s*(\w+)\s*([-+*/%]?)=(?!=)(.*)", re.S)
 
 
@@ -31,6 +33,8 @@ def assign(scope: Scope, word: str) -> None:
     if key is not None:
         items = dict(old) if isinstance(old, dict) else {}
         scope.set(name, {**items, scope.text(key): text})
+    elif not adds and _ONLY_A_SHELL_KNOWS.fullmatch(text):
+        scope.forget(name)
     elif not adds:
         scope.set(name, text)
     elif isinstance(old, list):
@@ -63,5 +67,8 @@ def calculate(scope: Scope, terms: str) -> bool | None:
     name, operator, value = assigned.groups()
     terms = f"{name} {operator} ({value})" if operator else value
     number = scope.number(terms)
-    scope.set(name, f"$(({terms}))" if number is None else str(number))
+    if number is None:
+        scope.forget(name)
+    else:
+        scope.set(name, str(number))
     return None

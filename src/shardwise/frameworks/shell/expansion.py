@@ -134,8 +134,18 @@ class Scope:
             return arguments[index] if 0 <= index < len(arguments) else None
         return os.environ.get(name)
 
+    def forget(self, name: str) -> None:
+        """Leave the value of a variable to the environment: of the script only a shell knows it."""
+        self.values[name] = os.environ.get(name, f"${{{name}}}")
+
     def number(self, terms: str, depth: int = 0) -> int | None:
         """The value of an expression; None if it is no known number."""
+        if len(terms) > arithmetic.LONGEST:
+            return None
+        return arithmetic.value(self._terms(terms, depth))
+
+    def _terms(self, terms: str, depth: int = 0) -> str:
+        """An expression with the numbers of its variables put in, as far as they are known."""
 
         def of_name(match: re.Match[str]) -> str:
             self.used.add(match[0])
@@ -145,9 +155,7 @@ class Scope:
             inner = self.number(value, depth + 1)
             return match[0] if inner is None else str(inner)
 
-        if len(terms) > arithmetic.LONGEST:
-            return None
-        return arithmetic.value(re.sub(r"[A-Za-z_]\w*", of_name, self.text(terms)))
+        return re.sub(r"[A-Za-z_]\w*", of_name, self.text(terms))
 
     def _segments(self, word: str, *, is_quoted: bool = False) -> Iterator[Segment]:
         """The parts of a word after expansion, as far as they are no longer than `MOST`."""
@@ -166,8 +174,7 @@ class Scope:
                     yield Segment("")  # an empty word is one; a list may have no words
                 yield from self._segments(match["quoted"], is_quoted=True)
             elif kind == "sum":
-                number = self.number(match["sum"])
-                yield Segment("".join(match[0].split()) if number is None else str(number))
+                yield Segment(self._of_sum(match["sum"]))
             elif kind == "command":
                 output = self._of_command(match[0])
                 yield Segment(
@@ -206,6 +213,13 @@ class Scope:
             self.is_known &= not _OF_LAUNCHERS.fullmatch(name)
             return ""
         return whole
+
+    def _of_sum(self, terms: str) -> str:
+        number = self.number(terms)
+        if number is not None:
+            return str(number)
+        shown = terms if len(terms) > arithmetic.LONGEST else self._terms(terms)
+        return f"$(({''.join(shown.split())}))"
 
     def _of_command(self, whole: str) -> str | None:
         """What a command in a word writes, without the ends of its last lines."""

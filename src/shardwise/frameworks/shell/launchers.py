@@ -6,7 +6,7 @@ https://docs.docker.com/reference/cli/docker/container/run, https://slurm.schedm
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,6 +32,9 @@ _SHORT_SWITCHES = "ditPq"
 # A variable that nobody sets, with further flags of the container.
 _FLAGS_ELSEWHERE = re.compile(r"\$\{?\w*(?:ARG|OPT|FLAG|ENV|MOUNT|VOLUME)\w*.*")
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.S)
+# Flags of shells, xpk and others whose value is a script.
+_TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
+_SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
 _SERVES_VLLM = re.compile(r"(?:.*/)?vllm-openai(?::.*)?")  # an image whose entrypoint is a server
 
 
@@ -68,6 +71,20 @@ def started(words: list[str]) -> Started | None:
         if _PROGRAMS.fullmatch(word):
             return Started(words[:i], _given(words[:i]), words[i:])
     return None
+
+
+def scripts_of(words: list[str]) -> Iterator[tuple[str, str]]:
+    """The words of a command that hold a script, each with its script.
+
+    >>> [*scripts_of(["bash", "-c", "train.py --lr 1"])]
+    [('train.py --lr 1', 'train.py --lr 1')]
+    """
+    for flag, word in pairwise(words):
+        if _TAKES_A_SCRIPT.fullmatch(flag) and " " in word:
+            yield word, word
+    for word in words:
+        if (script := _SCRIPT.fullmatch(word)) and " " in script[1]:
+            yield word, script[1]
 
 
 def _in_container(words: list[str]) -> Started:

@@ -10,26 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from shardwise.errors import BadFile
-from shardwise.frameworks.shell import syntax
+from shardwise.frameworks.shell import nodes, syntax
 from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
 from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
 from shardwise.frameworks.shell.expansion import Scope, Value
-from shardwise.frameworks.shell.launchers import started, variables_of
-from shardwise.frameworks.shell.nodes import (
-    Case,
-    Chain,
-    Command,
-    For,
-    Function,
-    Group,
-    If,
-    Node,
-    as_written,
-)
+from shardwise.frameworks.shell.launchers import scripts_of, started, variables_of
+from shardwise.frameworks.shell.nodes import Node, as_written
 from shardwise.frameworks.shell.result import Run, settings_of
 from shardwise.frameworks.shell.writers import written
 
@@ -45,9 +35,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _TRUTHS = ("true", "false")
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
-# Flags of shells, xpk and others whose value is a script.
-_TAKES_A_SCRIPT = re.compile(r"-[a-z]*c|--command|--cmd")
-_SCRIPT = re.compile(r"--(?:command|cmd)=(.*)", re.S)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
 _FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
 
@@ -105,14 +92,14 @@ class _Shell:
     def text(self, text: str) -> None:
         """Walk through the commands of a text."""
         try:
-            nodes = syntax.parse(text)
+            body = syntax.parse(text)
         except ValueError as error:
             raise BadFile(f"{self._name} is no script of a shell: {error}.") from None
-        self._walk_all(nodes)
+        self._walk_all(body)
 
-    def _walk_all(self, nodes: list[Node]) -> bool | None:
+    def _walk_all(self, body: list[Node]) -> bool | None:
         status: bool | None = True
-        for node in nodes:
+        for node in body:
             if self._is_returning:
                 break
             status = self._walk(node)
@@ -124,23 +111,23 @@ class _Shell:
         if self._steps > MOST_STEPS:
             raise BadFile(f"{self._name} takes more than {MOST_STEPS:,} steps.")
         match node:
-            case Command(words, is_redirected):
+            case nodes.Command(words, is_redirected):
                 output = self._output
                 self._output = None if is_redirected else output
                 status = self._command(words)
                 self._output = output
                 return status
-            case Chain(first, following):
+            case nodes.Chain(first, following):
                 return self._chain(first, following)
-            case If():
+            case nodes.If():
                 self._if(node)
-            case Case():
+            case nodes.Case():
                 self._case(node)
-            case For():
+            case nodes.For():
                 self._for(node)
-            case Function(name, body):
+            case nodes.Function(name, body):
                 self._functions[name] = body
-            case Group(body):
+            case nodes.Group(body):
                 return self._walk_all(body)
         return None
 
@@ -206,6 +193,9 @@ class _Shell:
         name, arguments = (fields[0], fields[1:]) if fields else ("", [])
         if name in _TRUTHS:
             return name == "true"
+        if name == "read":
+            self._read(arguments)
+            return None
         if name in ("source", ".") and arguments:
             return self._source(arguments[0])
         if name == "shift":
@@ -228,9 +218,17 @@ class _Shell:
         if name in _WRITERS and self._output is not None:
             self._write(fields)
         if fields and name not in _WRITERS:
-            self.result.commands.append([*before, *fields])
-            self._scripts_in(fields)
+            command = [*before, *fields]
+            self.result.commands.append(command)
+            for word, script in scripts_of(fields):
+                command.remove(word)
+                self._inside(partial(self.text, script))
         return None
+
+    def _read(self, arguments: list[str]) -> None:
+        """`read NAME ...`, of lines that only a shell knows."""
+        for name in filter(_NAME.fullmatch, arguments):
+            self._scope.forget(name)
 
     def _function(self, body: list[Node], arguments: list[str]) -> None:
         """Walk through a function, with arguments and local variables of its own."""
@@ -262,17 +260,6 @@ class _Shell:
             self.result.unknown.append(" ".join(fields))
         elif self._output is not None:
             self._output.append(text)
-
-    def _scripts_in(self, fields: list[str]) -> None:
-        """Walk through the scripts that a command has as words: `bash -c "train.py --lr 1"`."""
-        for flag, word in pairwise(fields):
-            if _TAKES_A_SCRIPT.fullmatch(flag) and " " in word:
-                self.result.commands[-1].remove(word)
-                self._inside(partial(self.text, word))
-        for word in fields:
-            if (script := _SCRIPT.fullmatch(word)) and " " in script[1]:
-                self.result.commands[-1].remove(word)
-                self._inside(partial(self.text, script[1]))
 
     def _inside(self, walk: Callable[[], object]) -> None:
         self._depth += 1
@@ -307,13 +294,15 @@ class _Shell:
                 self._skip([node])
         return status
 
-    def _doubtfully(self, nodes: list[Node]) -> None:
+    def _doubtfully(self, body: list[Node]) -> None:
         before = self._is_doubtful
         self._is_doubtful = True
-        self._walk_all(nodes)
+        self._walk_all(body)
         self._is_doubtful = before
 
-    def _if(self, node: If) -> None:
+    def _if(self, node: nodes.If) -> None:
+        before = dict(self._scope.values)
+        n_unknown = len(self.result.unknown)
         if node.keyword != "if":
             self._note_loop()
         branches = [
@@ -325,6 +314,10 @@ class _Shell:
             for condition, body in node.branches
         ]
         self._choose(branches, node.otherwise)
+        if node.keyword != "if" and len(self.result.unknown) > n_unknown:
+            for name, value in self._scope.values.items():
+                if value != before.get(name) and isinstance(value, str):
+                    self._scope.forget(name)  # turns of the loop are not counted
 
     def _note_loop(self) -> None:
         """A loop of which one turn is read: what it writes is not known."""
@@ -335,7 +328,7 @@ class _Shell:
         status = self._walk_all(condition)
         return negated(status) if keyword == "until" else status
 
-    def _case(self, node: Case) -> None:
+    def _case(self, node: nodes.Case) -> None:
         branches = [
             _Branch(
                 decide=partial(matches, node.word, patterns, self._scope),
@@ -368,7 +361,7 @@ class _Shell:
         else:
             self._doubtfully(otherwise)
 
-    def _for(self, node: For) -> None:
+    def _for(self, node: nodes.For) -> None:
         """A loop: all turns set variables; commands are those of the first turn that has any."""
         turns = [field for word in node.words for field in self._scope.fields(word)]
         if node.variable.startswith("(("):
@@ -388,11 +381,11 @@ class _Shell:
         if first is not None and len(turns) > 1:
             self.result.loops.append((node.variable, first))
 
-    def _skip(self, nodes: list[Node]) -> None:
-        for node in nodes:
+    def _skip(self, body: list[Node]) -> None:
+        for node in body:
             self.result.skipped += settings_of(as_written(node))
 
 
 def _is_test(node: Node) -> bool:
     """Whether a command is nothing but a condition."""
-    return isinstance(node, Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))
+    return isinstance(node, nodes.Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))

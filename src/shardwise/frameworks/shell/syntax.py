@@ -9,16 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from shardwise.frameworks.shell.nodes import (
-    Case,
-    Chain,
-    Command,
-    For,
-    Function,
-    Group,
-    If,
-    Node,
-)
+from shardwise.frameworks.shell import nodes
+from shardwise.frameworks.shell.nodes import Node
 
 END = "\n"  # the token between commands, of a line or a semicolon
 _SEPARATORS = (END, "&", ";;")
@@ -49,11 +41,11 @@ def parse(text: str) -> list[Node]:
         RecursionError: it is too deep.
     """
     parser = _Parser(list(_tokens(text)))
-    nodes: list[Node] = []
+    commands: list[Node] = []
     while not parser.at_end:
-        nodes += parser.until(())
+        commands += parser.until(())
         parser.position += 1  # a keyword or bracket that closes nothing
-    return nodes
+    return commands
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -132,13 +124,13 @@ class _Parser:
 
     def until(self, closing: tuple[str, ...]) -> list[Node]:
         """Commands up to one of some keywords, or any that closes something."""
-        nodes: list[Node] = []
+        commands: list[Node] = []
         while not self.at_end and self._peek() not in (*closing, *_CLOSING):
             if self._peek() in (*_SEPARATORS, *_OPERATORS):
                 self.position += 1
                 continue
-            nodes.append(self._chain())
-        return nodes
+            commands.append(self._chain())
+        return commands
 
     def _chain(self) -> Node:
         first = self._command()
@@ -150,7 +142,7 @@ class _Parser:
             if self.at_end or self._peek() in _CLOSING:
                 break
             following.append((operator, self._command()))
-        return Chain(first, following) if following else first
+        return nodes.Chain(first, following) if following else first
 
     def _command(self) -> Node:
         match self._peek():
@@ -178,24 +170,24 @@ class _Parser:
             return self._function(name)
         return self._simple()
 
-    def _function(self, name: str) -> Function:
+    def _function(self, name: str) -> nodes.Function:
         while self._peek() == END:
             self.position += 1
         body = self._group().body if self._peek() in ("{", "(") else []
-        return Function(name, body)
+        return nodes.Function(name, body)
 
-    def _group(self) -> Group:
+    def _group(self) -> nodes.Group:
         closing = "}" if self._next() == "{" else ")"
         body = self.until((closing,))
         self._close(closing)
-        return Group(body)
+        return nodes.Group(body)
 
     def _close(self, keyword: str) -> None:
         if self._peek() == keyword:
             self.position += 1
 
-    def _if(self, keyword: str) -> If:
-        node = If([], keyword=keyword)
+    def _if(self, keyword: str) -> nodes.If:
+        node = nodes.If([], keyword=keyword)
         opening, closing = ("then", "fi") if keyword == "if" else ("do", "done")
         while True:
             condition = self.until((opening,))
@@ -210,8 +202,8 @@ class _Parser:
         self._close(closing)
         return node
 
-    def _case(self) -> Case:
-        node = Case(self._next())
+    def _case(self) -> nodes.Case:
+        node = nodes.Case(self._next())
         while self._peek() in (END, "in"):
             self.position += 1
         while not self.at_end and self._peek() != "esac":
@@ -228,7 +220,7 @@ class _Parser:
         self._close("esac")
         return node
 
-    def _for(self) -> For:
+    def _for(self) -> nodes.For:
         variable, words = self._next(), []
         while self._peek() == END:
             self.position += 1
@@ -243,9 +235,9 @@ class _Parser:
         self._close("do")
         body = self.until(("done",))
         self._close("done")
-        return For(variable, words, body)
+        return nodes.For(variable, words, body)
 
-    def _simple(self) -> Command:
+    def _simple(self) -> nodes.Command:
         """A command without its redirections; `[[` has its operators as words."""
         words: list[str] = []
         is_redirected = False
@@ -263,4 +255,4 @@ class _Parser:
                 self.position += 1  # the file
             if is_test and token == "]]":
                 break
-        return Command(words, is_redirected)
+        return nodes.Command(words, is_redirected)

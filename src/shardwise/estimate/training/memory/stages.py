@@ -38,7 +38,8 @@ GATHERED_LAYERS = 2
 HALF = 2.0
 # Bytes per parameter of fp8 copies. Transformer Engine caches a weight in fp8 and, because Hopper
 # supports only one layout of fp8 matmuls, also its transpose ("FP8 weight caching" in its user
-# guide).
+# guide). Weights in fp8 are these copies themselves; of other arrays than matmuls' they are in
+# 16 bits.
 FP8_COPIES = 2.0
 
 # Bytes of (weights, gradients, optimizer, activations, other), the components of `Memory`.
@@ -207,6 +208,8 @@ class FullestStages:
         if self.framework.xla_scheduled:
             gradients = gradients * where(self.layout.n_microbatches > 1, 2, 1)
         if job.compute == "fp8" and zero < 3:
+            if job.weights == "fp8":
+                weights = (parameters.all - parameters.matmuls) * HALF
             weights = weights + parameters.matmuls * FP8_COPIES
         largest: Num = 0
         if self.framework.cast_bytes or self.framework.norm_bytes:

@@ -230,6 +230,10 @@ def test_fp8_copies_of_weights() -> None:
     matmuls = sum(w.size for w in layer_weights(config, config.main_layer) if w.is_matmul)
     assert narrow.weights - wide.weights == FP8_COPIES * matmuls * config.n_layers
     assert memory(config, Layout(mesh=Mesh(fsdp=1), zero=3), MIXED).weights == wide.weights
+    kept = memory(
+        config, Layout(mesh=Mesh()), dataclasses.replace(MIXED, weights="fp8", compute="fp8")
+    )
+    assert wide.weights - kept.weights == (2 - FP8_COPIES) * matmuls * config.n_layers
 
 
 def test_gradients_are_cast_for_a_wider_optimizer() -> None:
