@@ -231,6 +231,21 @@ def _unplanned(settings: Settings) -> Iterator[str]:
     if "--rampup-batch-size" in settings:
         batch = settings.get("--global-batch-size", "--global-batch-size")
         yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."
+    first, last = (settings.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    if first or (last and last != _last_stage(settings)):
+        yield (
+            f"{first or 'equal'} layers on the first stage and {last or 'equal'} on the last: the "
+            "plan has equal stages, the last with what is left."
+        )
+
+
+def _last_stage(settings: Settings) -> int | None:
+    """Layers of the last stage as `write` says them; None if the script does not say them all."""
+    layers = settings.get("--num-layers")
+    pipe = settings.get("--pipeline-model-parallel-size")
+    if not (isinstance(layers, int) and isinstance(pipe, int) and pipe > 0):
+        return None
+    return layers - (pipe - 1) * -(-layers // pipe)
 
 
 def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:

@@ -75,7 +75,7 @@ def calibrated_blocks(chip: Chip, path: str) -> Iterator[Block]:
         f"saved {path}: {chip.name}, {counted(n_runs, 'own run')}, steps ×{ratio:.3g} as long as "
         f"expected; plans expect ×{factor:.3g}"
     )
-    yield quiet(f"type  shardwise plan MODEL ./{path.removeprefix('./')}:N --train ...")
+    yield quiet(f"type  shardwise plan MODEL {path}:N --train ...")
 
 
 def pair_blocks(comparison: PairComparison, excess: Sequence[Excess]) -> Iterator[Block]:

@@ -55,12 +55,12 @@ def blocks(measured: MeasuredRates, saved: str | None) -> Iterator[Block]:
         yield _warning(measured)
     if saved:
         yield quiet(
-            f"saved {saved}: type  shardwise plan MODEL ./{saved}:{n_devices} --train "
+            f"saved {saved}: type  shardwise plan MODEL {saved}:{n_devices} --train "
             "--dtype fp32 --batch NxT -o plan.json"
         )
         if any(path.startswith("serving.") for path in measured.figures):
             yield quiet(
-                f"or  shardwise plan MODEL ./{saved}:1 --serve --prompt N --output N --batch 16 "
+                f"or  shardwise plan MODEL {saved}:1 --serve --prompt N --output N --batch 16 "
                 "-o plan.json"
             )
     elif saved is not None:

@@ -13,6 +13,7 @@ from shardwise.frameworks.launch import TrainingLaunch
 MEGATRON = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 \\
   --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 256 \\
   --seq-length 4096 --bf16 """
+STAGES = f"{MEGATRON} --pipeline-model-parallel-size 3"
 MAXTEXT = "per_device_batch_size: 4\nici_fsdp_parallelism: -1\nremat_policy: full\n"
 DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
 
@@ -23,6 +24,14 @@ DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
         (
             f"{MEGATRON} --rampup-batch-size 32 32 1953125", "a.sh",
             "--rampup-batch-size: steps grow to 256 sequences",
+        ),
+        (
+            f"{STAGES} --decoder-first-pipeline-num-layers 5", "a.sh",
+            "5 layers on the first stage and equal on the last: the plan has equal stages",
+        ),
+        (
+            f"{STAGES} --decoder-last-pipeline-num-layers 5", "a.sh",
+            "equal layers on the first stage and 5 on the last: the plan has equal stages",
         ),
         (
             json.dumps(
@@ -50,7 +59,14 @@ def test_a_note_says_it(text: str, file: str, note: str) -> None:
     assert any(note in text for text in registry.read(text, file).launch.notes)
 
 
-@pytest.mark.parametrize(("text", "file"), [(MEGATRON, "a.sh"), (MAXTEXT, "a.yml")])
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        (MEGATRON, "a.sh"),
+        (f"{STAGES} --decoder-last-pipeline-num-layers 10", "a.sh"),
+        (MAXTEXT, "a.yml"),
+    ],
+)
 def test_nothing_is_said_without_it(text: str, file: str) -> None:
     assert registry.read(text, file).launch.notes == ()
 
