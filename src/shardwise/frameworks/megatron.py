@@ -231,7 +231,8 @@ def _unplanned(settings: Settings) -> Iterator[str]:
     if "--rampup-batch-size" in settings:
         batch = settings.get("--global-batch-size", "--global-batch-size")
         yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."
-    first, last = (settings.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
+    first = settings.get("--decoder-first-pipeline-num-layers")
+    last = settings.get("--decoder-last-pipeline-num-layers")
     if first or (last and last != _last_stage(settings)):
         yield (
             f"{first or 'equal'} layers on the first stage and {last or 'equal'} on the last: the "

@@ -61,9 +61,8 @@ def step_blocks(comparison: StepComparison, excess: Sequence[Excess]) -> Iterato
 
 def _shown_causes(comparison: StepComparison) -> list[Cause]:
     """The largest causes; more memory than planned, which has no seconds, is always among them."""
-    largest, others = comparison.causes[:N_CAUSES], comparison.causes[N_CAUSES:]
-    memory = [cause for cause in others if cause.kind == causes.MEMORY][:1]
-    return [*largest[: N_CAUSES - len(memory)], *memory]
+    memory = [cause for cause in comparison.causes[N_CAUSES:] if cause.kind == causes.MEMORY][:1]
+    return [*comparison.causes[: N_CAUSES - len(memory)], *memory]
 
 
 def calibrated_blocks(chip: Chip, path: str) -> Iterator[Block]:

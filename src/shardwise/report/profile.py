@@ -61,9 +61,9 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
     Args:
         written: the file that was written for Perfetto; empty without one.
     """
-    first, *others = _hints(profile) or [""]
-    yield strong(_headline(profile, first))
-    yield labelled([*_about(profile), *label_first("look at", others)])
+    main_hint, *minor_hints = _hints(profile) or [""]
+    yield strong(_headline(profile, main_hint))
+    yield labelled([*_about(profile), *label_first("look at", minor_hints)])
     yield table(["category", ">a step", ">share", ""], _category_rows(profile))
     operations = [part for part in profile.operations if part.category not in NOT_OPERATIONS]
     n_categories = sum(part.seconds > 0 for part in profile.categories)
@@ -99,14 +99,14 @@ def short(profile: Profile) -> Iterator[Block]:
     yield quiet(f"type  shardwise profile {profile.trace}")
 
 
-def _headline(profile: Profile, first: str = "") -> str:
+def _headline(profile: Profile, hint: str = "") -> str:
     """The step, with what to look at first or else its categories.
 
     Args:
-        first: the hint that comes first; empty if there is none.
+        hint: on what to look at; empty if there is none.
     """
     seconds = units.show_seconds(profile.step_s)
-    account = f"{seconds}. Look first at {first}" if first else f"{seconds}: {_shares(profile)}"
+    account = f"{seconds}. Look first at {hint}" if hint else f"{seconds}: {_shares(profile)}"
     if profile.module:
         return f"step {account}"
     no_step = (
