@@ -106,6 +106,7 @@ class TrainingLaunch(Launch):
         of_model: model -> the remat policy (or parts, separated by commas) and notes, where the
             file's words for it depend on the model's layers.
         dtypes: dtypes of `Train` that differ from those of `precision`: `{"gradients": "bf16"}`.
+        overlap: communication that an option of the file hides, of `OPTIONAL_OVERLAPS`.
     """
 
     batch: int | None = None
@@ -128,6 +129,7 @@ class TrainingLaunch(Launch):
     compute: str | None = None
     precision: str | None = None
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
+    overlap: tuple[str, ...] = ()
     optimizer: str | None = None
 
     def on(self, model: ModelConfig, chip: Chip) -> TrainingLaunch:

@@ -216,6 +216,7 @@ def read(
         chunks=functools.partial(_chunks, layers) if layers else None,
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
+        overlap=("tp_comm",) if values.get("tp_comm_overlap") is True and tensor > 1 else (),
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *megatron_recompute.notes(values), *extra_notes),
         **megatron_recompute.read(values),

@@ -57,7 +57,7 @@ def training_plan(
         )
     mesh = launch.mesh(system.n_chips)
     choices = launch.choices(mesh, n_layers, has_experts=model.is_moe)
-    if batch:  # another batch has other microbatches
+    if batch and (launch.batch or launch.batch_per_chip):  # another has other microbatches
         choices.pop("n_microbatches", None)
     compute = launch.compute or "bf16"
     job = Train(
@@ -66,6 +66,7 @@ def training_plan(
         compute=compute,
         optimizer=launch.optimizer or "adamw",
         offload=launch.offload,
+        overlap=launch.overlap,
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)

@@ -48,6 +48,10 @@ _CONFIGS = {
 }
 # Layers that embeddings and head count as, 1 each by default.
 _ENDS = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
+_ASYNC_TENSOR = tuple(  # first where torchtitan has it now
+    f"{section}.enable_async_tensor_parallel"
+    for section in ("compile", "parallelism", "experimental", "training")
+)
 _REMAT = {"full": "full", "dots": "selective", "mlp": "selective", "norms": "selective"}
 
 
@@ -80,7 +84,7 @@ def write(run: TrainingRun) -> Written:
         **_training(run),
     }
     if "tp_comm" in layout.overlap and mesh.tensor > 1:
-        settings["--compile.enable_async_tensor_parallel"] = True
+        settings[f"--{_ASYNC_TENSOR[0]}"] = True
     word = _REMAT.get(layout.policy, "none" if layout.policy == "none" else "selective")
     settings[f"activation-checkpoint:{word}"] = True
     if word == "selective":
@@ -203,6 +207,7 @@ def read(settings: Settings) -> TrainingLaunch:
         if pipe > 1
         else local,
         zero=3 if zero3 else 2 if shard != 1 else 0,
+        overlap=("tp_comm",) if tensor > 1 and any(map(values.get, _ASYNC_TENSOR)) else (),
         schedule=_schedule(values, pipe),
         chunks=functools.partial(
             _chunks,

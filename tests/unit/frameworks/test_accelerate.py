@@ -172,3 +172,15 @@ def test_what_of_fsdp_is_planned_otherwise_is_said(option: str, note: str) -> No
 def test_a_strategy_that_is_not_complete_is_refused(file: str, message: str) -> None:
     with pytest.raises(BadFile, match=message):
         read(file, "a.yaml")
+
+
+def test_accumulation_without_a_batch_is_kept_beside_a_given_one() -> None:
+    text = (
+        "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+        "deepspeed_config:\n  zero_stage: 3\n  gradient_accumulation_steps: 8\n"
+    )
+    launch = read(text, "a.yaml").launch
+    assert isinstance(launch, TrainingLaunch)
+    machine = sw.hardware("h100:8")
+    plan = replan.training_plan(launch, sw.model("llama3-8b"), machine, (64, 4096))
+    assert (plan.layout.micro_batch, plan.layout.n_microbatches) == (1, 8)

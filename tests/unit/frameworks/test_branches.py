@@ -264,6 +264,9 @@ eval $CMD
         ("X=$2; X=${X:-16}; f $X", "f 16"),
         ('s() { local x=${1:-7}; f $x; }; s "$1"', "f 7"),
         ("until false; do f; done", "f"),
+        ("for i in $(seq 2 2 6); do A+=($i); done; f ${A[*]}", "f 2 4 6"),
+        ("for i in {3..1}; do A+=(x$i); done; f ${A[*]} {a,b}", "f x3 x2 x1 {a,b}"),
+        ("declare -A T=([a]=1); A=(x); f ${T[b]} ${A[3]} ${A[n]} end", "f ${A[n]} end"),
     ],
 )
 def test_forms_of_the_shell(text: str, words: str) -> None:

@@ -64,6 +64,19 @@ def test_a_training_plan_comes_back(framework: str, name: str) -> None:
         assert launch.schedule == plan.layout.schedule
 
 
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "nemo", "torchtitan"])
+def test_overlapped_tensor_traffic_comes_back(framework: str) -> None:
+    job = sw.Train(batch=64, seq=4096, overlap=("tp_comm",))
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:16"), job, {"tensor": 8, "pipe": 1})
+    text = registry.export(plan, framework).text
+    launch = registry.read(body(text), file_name(framework)).launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.overlap == ("tp_comm",)
+    assert not any("not read" in note for note in launch.notes)
+    again = replan.training_plan(launch, sw.model("llama3-8b"), sw.hardware("h100:16"), (64, 4096))
+    assert "tp_comm" in again.layout.overlap
+
+
 @pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "nemo", "deepspeed", "slurm"])
 @pytest.mark.parametrize("name", ["fsdp-tensor", "zero1", "zero2", "hybrid"])
 def test_the_zero_stage_comes_back(framework: str, name: str) -> None:

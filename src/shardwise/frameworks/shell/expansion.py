@@ -16,6 +16,7 @@ from shardwise.frameworks.shell import arithmetic
 from shardwise.frameworks.shell.syntax import BRACES, BRACKETS, QUOTED
 
 LONGEST = 16_384  # characters of a value
+MOST_NUMBERS = 1_000  # of `{1..N}` and `seq N`
 MOST = 1 << 20  # characters of a word after expansion
 DEEPEST = 20  # values in values
 Value: TypeAlias = str | list[str] | dict[str, str]
@@ -39,6 +40,8 @@ _BRACED = re.compile(
     re.S,
 )
 _EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+(.*?)[)`]", re.S)
+_SEQUENCE = re.compile(r"\$\(\s*seq((?:\s+[^\s)]+){1,3})\s*\)")
+_RANGE = re.compile(r"([^\s'\"{}$]*)\{(-?\d{1,6})\.\.(-?\d{1,6})\}([^\s'\"]*)")
 _ARGUMENT = re.compile(r"\$\{?\d+\}?")
 _LISTS = ("@", "*")
 _OF_LIST = re.compile(r"\$@|\$\{@|\[@\]")
@@ -97,6 +100,10 @@ class Scope:
 
     def fields(self, word: str) -> list[str]:
         """The words that a word of a command becomes."""
+        if counted := _RANGE.fullmatch(word):
+            before, first, last, after = counted.groups()
+            numbers = _sequence(int(first), 1 if int(first) <= int(last) else -1, int(last))
+            return [field for n in numbers for field in self.fields(f"{before}{n}{after}")]
         words: list[str] = []
         current: str | None = None
         for segment in self._segments(word):
@@ -226,6 +233,14 @@ class Scope:
         if expr := _EXPR.fullmatch(whole):
             number = self.number(expr[1].replace("\\", ""))
             return None if number is None else str(number)
+        if sequence := _SEQUENCE.fullmatch(whole):
+            terms = [self.number(term) for term in sequence[1].split()]
+            known = [number for number in terms if number is not None]
+            if len(known) < len(terms):
+                return None
+            first = known[0] if len(known) > 1 else 1
+            step = known[1] if len(known) > 2 else 1
+            return "\n".join(map(str, _sequence(first, step, known[-1])))
         output = self.output(whole[2:-1] if whole[0] == "$" else whole[1:-1].replace("\\", ""))
         return None if output is None else output.rstrip("\n")
 
@@ -269,10 +284,13 @@ class Scope:
         if key in _LISTS:
             return [value] if isinstance(value, str) else value
         if isinstance(value, dict):
-            return value.get(self.text(key))
+            name = self.text(key)
+            return value.get(name, None if "$" in name else "")
         items = [value] if isinstance(value, str) else value
         index = self.number(key)
-        return items[index] if index is not None and index < len(items) else None
+        if index is None:
+            return None
+        return items[index] if index < len(items) else ""
 
     def _with_default(
         self, name: str, value: Value | None, operator: str, word: str, whole: str
@@ -290,6 +308,13 @@ class Scope:
         if operator.endswith("="):
             self.set(name, default)
         return default
+
+
+def _sequence(first: int, step: int, last: int) -> range:
+    """The numbers from the first to the last, as many as are read."""
+    if not step:
+        return range(0)
+    return range(first, last + (1 if step > 0 else -1), step)[:MOST_NUMBERS]
 
 
 def _cut(value: str, operator: str, pattern: str) -> str:

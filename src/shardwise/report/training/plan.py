@@ -271,10 +271,13 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _not_trained(plan: Plan, any_layout_by: str) -> Iterator[tuple[str, str]]:
     """What the trainer does not run of the plan, and why it is planned all the same."""
-    names = [limit_name(reason.limit) for reason in plan.why if isinstance(reason, NotTrained)]
+    limits = [reason.limit for reason in plan.why if isinstance(reason, NotTrained)]
+    names = [limit_name(limit) for limit in limits]
     if not names:
         return
     cause = "no plan that it runs has the given choices"
+    if all(limit.kind == "dtype" for limit in limits):
+        cause = "of layouts, those that it runs are searched: --any-layout searches all"
     if plan.strategy.any_layout:
         cause = any_layout_by
     elif plan.workload.framework not in ("", UNKNOWN_FRAMEWORK):
