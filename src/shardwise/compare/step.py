@@ -78,13 +78,17 @@ def compare_step(
         explanations += causes.verdict_causes(verdict)
     explanations = causes.ranked(explanations, planned.step_s)
     measured_s = steps.typical_s if steps else None
-    if load is not None and measured_s is None:
+    planned_s = planned.step_s
+    if load is not None and measured_s is None:  # of its requests, not of a full batch
         measured_s = load.tpot_s.p50
+        if load.prediction is not None:
+            planned_s = load.prediction.simulated.tpot_s.p50
+            rows.clear()  # the parts of a full batch
     compiled_s = None
     if verdict is not None and verdict.compiled and verdict.compiled.step_s:
         seconds = verdict.compiled.step_s
         compiled_s = seconds.roofline if seconds.cycles is None else seconds.cycles
-    rows.append(_step_row(planned.step_s, compiled_s, measured_s, explanations))
+    rows.append(_step_row(planned_s, compiled_s, measured_s, explanations))
     hidden = None
     if planned.traffic_s:
         hidden = Figure(

@@ -108,7 +108,8 @@ def step_headline(comparison: StepComparison) -> str:
         parts.append(f"{seconds(step.compiled_s)} compiled")
     if step.planned_s is not None:
         parts.append(f"{seconds(step.planned_s)} planned")
-    text = f"{failed}step {', '.join(parts)}"
+    is_load = comparison.load is not None and comparison.accounted_fraction is None
+    text = f"{failed}{'TPOT' if is_load else 'step'} {', '.join(parts)}"
     if comparison.doubt is not None:
         text += f", and {phrase(comparison.doubt)}: is this a trace of the plan?"
         if comparison.causes:
@@ -121,15 +122,17 @@ def step_headline(comparison: StepComparison) -> str:
             f": compiled for {comparison.hardware} and measured on a {comparison.other_devices}, "
             "two times that say nothing about each other"
         )
+    if step.ratio is not None and step.ratio > WRONG_RATES:
+        return (
+            f"{text}. The plan's rates are not those of this machine: measure it again (shardwise "
+            "hw measure), or correct a plan of training (compare --calibrate)."
+        )
     if comparison.causes:
+        if comparison.causes[0].kind == causes.MEMORY:  # which costs no seconds
+            return f"{text}. No part takes longer than planned; {phrase(comparison.causes[0])}."
         return f"{text}. Biggest win: {_with_seconds(comparison.causes[0])}."
     if step.planned_s is None:
         return f"{text}. Nothing here says what lengthens it: there is no plan of its parts."
-    if step.ratio is not None and step.ratio > WRONG_RATES:
-        text += (
-            ". The plan's rates are not those of this machine: measure it again (shardwise hw "
-            "measure), or correct the plan (compare --calibrate)"
-        )
     if step.measured_s is not None and comparison.accounted_fraction is None:
         return f"{text}. Its parts were not measured: a trace has them."
     return f"{text}. No part takes longer than planned, beyond what steps vary by."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
@@ -85,9 +84,8 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
         )
     if profile.most_frequent not in ("", profile.module) and profile.module:
         yield quiet(
-            f"{counted(profile.n_programs, 'program')} ran, most often {profile.most_frequent}: "
-            f"type  shardwise profile {shlex.quote(profile.trace)} --program "
-            f"{shlex.quote(profile.most_frequent)}"
+            f"{counted(profile.n_programs, 'program')} ran, most often {profile.most_frequent}; "
+            "--program NAME takes another one as the step"
         )
     if written:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")

@@ -18,10 +18,10 @@ ALL_GATHER = "all_gather"
 COPIES = "copies, of arrays that change their dtype or layout, or are updated outside their memory"
 SAVED_COPIES = "copies into the stacks that the backward pass reads; remat saves fewer arrays"
 GATHERED = (
-    "gathered because a product or a sharding constraint needs the whole array. Weights that every "
-    "pass gathers are better sharded over the dim that is kept"
+    ", gathered because a product or a sharding constraint needs the whole array. Weights that "
+    "every pass gathers are better sharded over the dim that is kept"
 )
-COLLECTIVE = "which shardwise compare PLAN TRACE puts beside the plan"
+COLLECTIVE = ", which shardwise compare PLAN TRACE puts beside the plan"
 WAITING = "waiting for the slowest device"
 SHARED_CORES = "waiting for each other: devices of one CPU share its cores"
 N_NAMES = 2  # operations that are named, the largest
@@ -37,31 +37,40 @@ def hints(profile: Profile) -> Iterator[str]:
     >>> copy = OperationTime(
     ...     name="cache", phase="", category=COPY, count=1, seconds=0.2, share=0.9
     ... )
-    >>> _hint(copy, on_cpu=True).partition(",")[0]
+    >>> _hint(copy).partition(",")[0]
     'cache: 200 ms of copies'
     """
-    undonated = profile.undonated_bytes or 0
-    if profile.memory and undonated > LEAST * profile.memory.arguments:
-        yield (
-            f"{units.show_bytes(undonated)} of arguments that are returned updated, in other "
-            "memory: donate them (donate_argnums of jax.jit)"
-        )
     yield from _cast_products(profile)
     yield from _odd_dims(profile)
     yield from _few_tokens(profile)
+    yield from _operations(profile)
+    yield from _remat(profile)
+    undonated = profile.undonated_bytes or 0
+    if profile.memory and undonated > LEAST * profile.memory.arguments:
+        yield (
+            f"{units.show_bytes(undonated)} of arguments that have the shapes of results, in other "
+            "memory: donate those that are not used again (donate_argnums of jax.jit)"
+        )
+
+
+def _operations(profile: Profile) -> Iterator[str]:
+    """Copies, collectives and waiting that are large: gathers first, then what takes longest."""
     waiting = {
         (part.name, part.phase): part.share for part in profile.operations if part.category == WAIT
     }
-    for part in sorted(profile.operations, key=lambda part: -part.seconds):
+
+    def place(part: OperationTime) -> tuple[bool, float]:
+        return ALL_GATHER not in part.collectives, -part.seconds
+
+    for part in sorted(profile.operations, key=place):
         share = part.share
         if part.category == COMMUNICATION:  # devices wait for each other in it
             share += waiting.get((part.name, part.phase), 0.0)
         least = LEAST_COLLECTIVE if part.category == COMMUNICATION else LEAST
         if share >= least:
-            hint = _hint(part, on_cpu=profile.kind == "CPU")
+            hint = _hint(part, has_plan=bool(profile.plan), on_cpu=profile.kind == "CPU")
             if hint:
                 yield hint
-    yield from _remat(profile)
 
 
 def _cast_products(profile: Profile) -> Iterator[str]:
@@ -123,15 +132,15 @@ def _remat(profile: Profile) -> Iterator[str]:
     )
 
 
-def _hint(part: OperationTime, *, on_cpu: bool) -> str:
+def _hint(part: OperationTime, *, has_plan: bool = False, on_cpu: bool = False) -> str:
     """The sentence on an operation; empty if there is none."""
     text = f"{part.name}: {units.show_seconds(part.seconds)}"
     if part.category == COPY:
         return f"{text} of {SAVED_COPIES if part.name == SAVED else COPIES}"
     if part.category == COMMUNICATION and part.collectives:
         kind = max(part.collectives, key=lambda kind: part.collectives[kind])
-        reason = GATHERED if kind == ALL_GATHER else COLLECTIVE
-        return f"{text} of {DISPLAY_NAMES.get(kind, kind)}, {reason}"
+        reason = GATHERED if kind == ALL_GATHER else COLLECTIVE * has_plan
+        return f"{text} of {DISPLAY_NAMES.get(kind, kind)}{reason}"
     if part.category == WAIT:
         return f"{text} of {SHARED_CORES if on_cpu else WAITING}"
     return ""

@@ -17,7 +17,7 @@ from shardwise.runtime.devices import devices_for
 from shardwise.runtime.processes.consensus import require_equal
 from shardwise.runtime.processes.heartbeat import exit_after_peer, is_lost_connection
 from shardwise.runtime.processes.rendezvous import Rendezvous, is_first, join
-from shardwise.runtime.recording import Recorder
+from shardwise.runtime.recording import STEPS_BEFORE, Recorder
 from shardwise.search.training.problem import Case
 from shardwise.train import pretrained
 from shardwise.train.checks import check_inputs
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 MANY_TOKENS = 1 << 29  # whose check takes seconds
 RESUME = "Start all of them again with --resume; saved checkpoints are complete."
+MOST_STEPS_BEFORE = 20  # a trace
 NOT_RECORDED = "no step was recorded for --profile: the run ended before its third step."
 COMPILING = "compiling the step"  # the stage before the first step
 
@@ -82,7 +83,7 @@ def train(
             weights; empty for random weights.
         export: folder to write the final weights to, in the same format; empty for none.
         tensorboard: folder for event files of TensorBoard; empty for none.
-        profile: folder for a trace of the five steps after the first two; empty for none.
+        profile: folder for a trace of five steps, see `_steps_before`; empty for none.
         hooks: callbacks that receive the progress.
 
     Raises:
@@ -151,7 +152,9 @@ def train(
         loop, compile_s = _prepare(plan, case, devices, record, saving, order, sample, hooks)
         loop.stop_request = stop_request
         loop.metrics = metrics
-        loop.recorder = Recorder(profile if is_first() else "", plan)
+        loop.recorder = Recorder(
+            profile if is_first() else "", plan, first=_steps_before(recipe.steps - loop.step)
+        )
         stack.callback(loop.recorder.close)
         if loop.checkpoints is not None:
             stack.callback(loop.checkpoints.close)
@@ -356,6 +359,11 @@ def _checkpoints(
             "Continue with --resume, or name another folder."
         )
     return checkpoints
+
+
+def _steps_before(n_steps: int) -> int:
+    """Steps that run before those of a trace: memory and caches make the first ones slower."""
+    return max(STEPS_BEFORE, min(MOST_STEPS_BEFORE, n_steps // 4))
 
 
 def _last_checkpoint(checkpoints: Checkpoints | None) -> int | None:

@@ -256,6 +256,9 @@ def test_a_load_is_compared_with_the_simulation_of_its_requests(tmp_path: Path) 
     assert figures["ttft"].planned == prediction.simulated.ttft_s.p50
     assert figures["ttft"].planned != pytest.approx(served.estimate.ttft_s, rel=0.1)
     assert figures["ttft"].measured == 0.5
+    (row,) = comparison.rows
+    assert row.planned_s == prediction.simulated.tpot_s.p50
+    assert row.measured_s == pytest.approx(0.01)
     headline = next(step_blocks(comparison, ()))
     assert str(headline).find("1 of 9 requests failed (HTTP 503: overloaded). Of the others: ") >= 0
 

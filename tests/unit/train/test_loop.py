@@ -11,6 +11,7 @@ import pytest
 
 from shardwise.errors import CheckFailed
 from shardwise.train.metrics import Hooks, MetricsFile
+from shardwise.train.run import _steps_before
 from shardwise.train.signals import StopRequest
 
 
@@ -114,3 +115,7 @@ def test_too_many_that_are_skipped(run: Any) -> None:
     assert problems[-1].endswith(
         "10 steps in a row were bad: use a lower --rate or a longer --warmup."
     )
+
+
+def test_a_trace_is_of_steps_of_a_warm_machine() -> None:
+    assert [_steps_before(n) for n in (3, 8, 40, 1000)] == [2, 2, 10, 20]

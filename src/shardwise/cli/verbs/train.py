@@ -196,14 +196,14 @@ def run(
         )
     finally:
         run_lines.stages.done()
-    blocks = _blocks(result, checkpoint) if is_first() else []
+    blocks = _blocks(result, checkpoint, plan) if is_first() else []
     unsaved = bool(checkpoint) and result.checkpoint != result.done
     exit_code = CheckFailed.exit_code if unsaved else 0
     return Answer(document=lambda: result, blocks=blocks, as_json=json, exit_code=exit_code)
 
 
-def _blocks(run: Run, checkpoint: str) -> Iterator[Block]:
-    yield from report.blocks(run, checkpoint)
+def _blocks(run: Run, checkpoint: str, plan: str) -> Iterator[Block]:
+    yield from report.blocks(run, checkpoint, plan)
     if run.profile:
         from shardwise.cli.verbs.profile import short_account
 

@@ -123,8 +123,13 @@ def _remaining(seconds: float) -> str:
     return f"{seconds / DAY:.1f}d"
 
 
-def blocks(run: Run, saved: str) -> Iterator[Block]:
-    """The summary of a run; `saved` is the folder of its checkpoints."""
+def blocks(run: Run, saved: str, plan: str = "plan.json") -> Iterator[Block]:
+    """The summary of a run.
+
+    Args:
+        saved: the folder of its checkpoints.
+        plan: the file of its plan.
+    """
     if run.losses:
         signal = ""
         if run.ended != "done":
@@ -143,7 +148,9 @@ def blocks(run: Run, saved: str) -> Iterator[Block]:
         rows.append(("saved", _checkpoint(run, saved)))
     yield labelled(rows)
     if run.step_s and run.step_s > SLOW * run.planned:
-        yield quiet("type  shardwise profile plan.json  to see what takes longer than planned")
+        trace = run.profile or f"{plan.removesuffix('.json')}.profile"
+        recorded = "" if run.profile else f"shardwise profile {plan}; "
+        yield quiet(f"type  {recorded}shardwise compare {plan} {trace}  for what takes longer")
     if run.sample is not None:
         yield quiet("sample from the model:")
         yield printable(run.sample)
