@@ -174,8 +174,8 @@ def read(settings: Settings) -> TrainingLaunch:
     expert = expert_axis(degree, expert_tensor, tensor, "torchtitan")
     shard = _size(values, "data_parallel_shard_degree", -1)
     pipe = _size(values, "pipeline_parallel_degree")
-    zero3 = _gathers_again(values, pipe)
-    role = "fsdp" if zero3 else "data"
+    zero = _zero(values, shard, pipe)
+    role = "fsdp" if zero == 3 else "data"
     sizes = {
         "data": _size(values, "data_parallel_replicate_degree"),
         "tensor": tensor,
@@ -206,7 +206,7 @@ def read(settings: Settings) -> TrainingLaunch:
         micro_batch=number("parallelism.pipeline_parallel_microbatch_size", 1)
         if pipe > 1
         else local,
-        zero=3 if zero3 else 2 if shard != 1 else 0,
+        zero=zero,
         overlap=("tp_comm",) if tensor > 1 and any(map(values.get, _ASYNC_TENSOR)) else (),
         schedule=_schedule(values, pipe),
         chunks=functools.partial(
@@ -218,7 +218,7 @@ def read(settings: Settings) -> TrainingLaunch:
         context_kind="ring",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
         compute="fp8" if converters else None,
-        precision="bf16" if values.get("training.dtype") == "bfloat16" else "fp32",
+        precision=_precision(values, zero),
         notes=tuple(notes),
         model=_model(values),
     )
@@ -255,13 +255,26 @@ def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
     return value
 
 
-def _gathers_again(values: dict[str, Any], pipe: int) -> bool:
-    """Whether FSDP gathers weights in the backward pass again; by default not in a pipeline.
+def _zero(values: dict[str, Any], shard: int, pipe: int) -> int:
+    """ZeRO stage of FSDP, which by default gathers weights again, but not in a pipeline.
 
-    `get_fsdp_reshard_after_forward_policy` of torchtitan.
+    A pipeline sums whole gradients of all microbatches first, and scatters them once a step.
+    `get_fsdp_reshard_after_forward_policy` of torchtitan; `backward_maybe_with_nosync` of PyTorch's
+    pipelining.
     """
     policy = values.get("parallelism.fsdp_reshard_after_forward", "default")
-    return bool(policy == "always" or (policy != "never" and pipe == 1))
+    if policy == "always" or (policy != "never" and pipe == 1):
+        return 3
+    if shard == 1:
+        return 0
+    return 1 if pipe > 1 else 2
+
+
+def _precision(values: dict[str, Any], zero: int) -> str:
+    """Precision of the state; under ZeRO-1 a 16-bit copy of the weights is beside their master."""
+    if values.get("training.dtype") == "bfloat16":
+        return "bf16"
+    return "fp32-master" if zero == 1 else "fp32"
 
 
 def _accumulated(
