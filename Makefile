@@ -37,7 +37,7 @@ docs: .venv/.docs  ## run every example of the pages and docstrings, then build 
 docs-refresh: .venv/.dev  ## write the present output of every example into its page
 	$(BIN)/python -m tests.docs.refresh
 
-oracle: .venv/.oracle  ## the long rows; transformers and XLA, installs both; PART=2/12: a twelfth of it
+oracle: .venv/.oracle  ## the long rows; transformers and XLA, installs both; PART=2/20: a twentieth of it
 	$(BIN)/pytest $(PARALLEL) -m oracle $(if $(PART),--part $(PART))
 
 bench: .venv/.core  ## CPU time of starting the command line
