@@ -246,7 +246,7 @@ def _last_stage(settings: Settings) -> int | None:
     pipe = settings.get("--pipeline-model-parallel-size")
     if not (isinstance(layers, int) and isinstance(pipe, int) and pipe > 0):
         return None
-    return layers - (pipe - 1) * -(-layers // pipe)
+    return megatron_layout.last_stage(layers, pipe)
 
 
 def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:

@@ -75,7 +75,7 @@ def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
     n_chunks = pipe * layout.virtual
     if n_layers % n_chunks == 0:
         return values
-    last = n_layers - (pipe - 1) * -(-n_layers // pipe)
+    last = last_stage(n_layers, pipe)
     if layout.virtual == 1 and last > 0:
         return {"num_layers_in_last_pipeline_stage": last}
     raise refuse(
@@ -84,6 +84,15 @@ def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
         "its stages have equal numbers of layers, of which one stage may have fewer without chunks",
         nearest_pipe(n_layers, pipe, schedule="1f1b" if last > 0 else ""),
     )
+
+
+def last_stage(n_layers: int, pipe: int) -> int:
+    """Layers of the last stage of a plan, whose other stages are equal; 0 or less if none are left.
+
+    >>> last_stage(61, 8)
+    5
+    """
+    return n_layers - (pipe - 1) * -(-n_layers // pipe)
 
 
 def nearest_pipe(n_layers: int, pipe: int, *, schedule: str = "") -> str:

@@ -41,7 +41,7 @@ METRICS = "metrics.jsonl"
 MANY_TOKENS = 1 << 29  # whose check takes seconds
 RESUME = "Start all of them again with --resume; saved checkpoints are complete."
 MOST_STEPS_BEFORE = 20  # a trace
-NOT_RECORDED = "no step was recorded for --profile: the run ended before its third step."
+NOT_RECORDED = "no step was recorded for --profile: the run ended before the steps of its trace."
 COMPILING = "compiling the step"  # the stage before the first step
 
 

@@ -123,7 +123,7 @@ def _remaining(seconds: float) -> str:
     return f"{seconds / DAY:.1f}d"
 
 
-def blocks(run: Run, saved: str, plan: str = "plan.json") -> Iterator[Block]:
+def blocks(run: Run, saved: str, plan: str) -> Iterator[Block]:
     """The summary of a run.
 
     Args:
