@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 # Most of the time of such a program is the compiler's. Older emitters and one module of code for
 # the whole program take a third less of it than the defaults, beside the least optimization.
@@ -41,3 +42,21 @@ def completed(
             fills.mkdir()
         done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     return done
+
+
+def share_programs() -> None:
+    """From here on, compile a program once, whatever run it is of.
+
+    JAX's cache on disk would do so too, but what it reads for several CPU devices may crash.
+    """
+    from jax.stages import Lowered
+
+    compile_anew, programs = Lowered.compile, {}
+
+    def compile_once(lowered: Lowered, compiler_options: Any = None) -> Any:
+        key = (lowered.as_text(), str(lowered.in_tree), str(compiler_options))
+        if key not in programs:
+            programs[key] = compile_anew(lowered, compiler_options)
+        return programs[key]
+
+    patch.object(Lowered, "compile", compile_once).start()

@@ -31,6 +31,7 @@ from shardwise.train.options import CheckpointOptions
 from shardwise.train.recipe import ON_BAD, Recipe
 from shardwise.train.tokenize import tokenize
 from tests.host import host
+from tests.xla import share_programs
 
 MODEL = sw.ModelConfig.dense(n_layers=4, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=261)
 EVEN = replace(MODEL, vocab=264)  # which two chips divide
@@ -387,10 +388,7 @@ PARTS = {"short": short, "long": long}
 
 def main(folder: Path, part: str) -> None:
     """One part. Its runs of one plan share a compile."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    share_programs()
     print(json.dumps(PARTS[part](folder, tokens(folder))))
 
 

@@ -35,6 +35,7 @@ from shardwise.train.recipe import Recipe
 from shardwise.train.run import CheckpointOptions, _data_order, compile_step
 from shardwise.train.state import load_batch, random_state
 from tests.host import host
+from tests.xla import share_programs
 
 STEPS, HALF, FEW, LONG = 4, 2, 5, 50
 BATCH = "8x32"
@@ -140,8 +141,7 @@ PARTS = {"learned": learned, "resumed": resumed}
 
 def main(folder: Path, part: str) -> None:
     """One part. Its runs of one plan share a compile."""
-    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    share_programs()
     data, config = tokens(folder), folder / "llama" / "config.json"
     config.parent.mkdir()
     config.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16"}))
