@@ -54,6 +54,23 @@ def test_a_layout_that_is_not_trained_is_planned_only_if_it_is_asked_for() -> No
     assert "; --any-layout admits it." in text
 
 
+def test_a_search_without_pipelines_says_so() -> None:
+    """Of models whose layers differ, whose pipelines the trainer does not run."""
+    searched = "plan gemma3-1b h100:8 --train --batch 64x2048"
+    said = "Pipelines are not searched: the trainer runs none of a model with 2 groups"
+    for words, says in (
+        ("", True),
+        ("--any-layout", False),
+        ("--fix pipe=1", False),
+        ("--max pipe=1", False),
+        ("--mesh fsdp=8", False),
+    ):
+        done = run(*shlex.split(f"{searched} {words}"))
+        assert (done.code, said in " ".join(done.out.split())) == (0, says), words
+    one_kind = run(*shlex.split("plan llama3.2-1b h100:8 --train --batch 64x2048"))
+    assert "Pipelines are not searched" not in one_kind.out
+
+
 def test_a_split_that_is_not_trained_says_so() -> None:
     command = "plan llama3-8b h100:8 --train --batch 64x2048"
     chosen = "--mesh data=2,pipe=4,schedule=dualpipe"

@@ -189,6 +189,18 @@ class NotTrained(Reason):
     limit: RuntimeLimit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPipelines(Reason):
+    """Pipelines were not searched, because the trainer runs none of the model.
+
+    Args:
+        n_groups: groups of different layers in the model.
+    """
+
+    constraint: Literal["pipelines"] = "pipelines"
+    n_groups: int
+
+
 TRAINING_REASONS: dict[str, type[Reason]] = {
     "communication": Communication,
     "tensor": TensorSplit,
@@ -202,4 +214,5 @@ TRAINING_REASONS: dict[str, type[Reason]] = {
     "max_seq": MaxSeq,
     "memory": MemoryRoom,
     "runtime": NotTrained,
+    "pipelines": NoPipelines,
 }

@@ -187,10 +187,11 @@ def _record_plan(
     rates: Calibration,
     chosen: Candidate,
     candidates: list[Candidate],
-    choices: Fixed = NOTHING_FIXED,
+    searched: Fixed | None = None,
     *,
     next_placement: bool = True,
 ) -> training.Plan:
+    choices = NOTHING_FIXED if searched is None else searched
     layout = chosen.layout
     sizes = chosen.mesh.sizes
     step_operations = operations(chosen)
@@ -225,7 +226,7 @@ def _record_plan(
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,
-        why=reasons.reasons(model, system, job, chosen, candidates),
+        why=reasons.reasons(model, system, job, chosen, candidates, searched),
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from shardwise.hardware import System, Torus
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, stack
 from shardwise.plan.losses import largest_increase, nonzero
 from shardwise.plan.schema.common import Loss, Operation, Range, Reason
 from shardwise.plan.schema.training import Alternative, Bound
@@ -16,6 +16,7 @@ from shardwise.plan.schema.training_reasons import (
     KvHeads,
     MaxSeq,
     MemoryRoom,
+    NoPipelines,
     NotTrained,
     Overlap,
     Padding,
@@ -25,9 +26,11 @@ from shardwise.plan.schema.training_reasons import (
 )
 from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
 from shardwise.plan.training.operations import busiest_stage, is_hidden
+from shardwise.search.given import Fixed
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.stages import stages
+from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import Train
 
 MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
@@ -84,13 +87,19 @@ def slowest_role(candidate: Candidate) -> tuple[str, float]:
 
 
 def reasons(
-    model: ModelConfig, system: System, job: Train, chosen: Candidate, candidates: list[Candidate]
+    model: ModelConfig,
+    system: System,
+    job: Train,
+    chosen: Candidate,
+    candidates: list[Candidate],
+    searched: Fixed | None = None,
 ) -> tuple[Reason, ...]:
     """List every reason for the plan.
 
     Args:
         chosen: the strategy of the plan.
         candidates: all ranked strategies, best first.
+        searched: what the search had to keep; None if the layout was given.
     """
     return (
         *_communication(chosen),
@@ -101,6 +110,7 @@ def reasons(
         *_overlap(chosen, candidates),
         *_side_effects(model, job, chosen),
         *_not_trained(model, system, job, chosen),
+        *_not_searched(model, system, job, chosen, searched),
         _memory(chosen),
     )
 
@@ -111,6 +121,19 @@ def _not_trained(
     """What the trainer does not run of the plan."""
     for limit in limits(model, job, chosen.layout, system.chip):
         yield NotTrained(margin=UNMET, limit=limit)
+
+
+def _not_searched(
+    model: ModelConfig, system: System, job: Train, chosen: Candidate, searched: Fixed | None
+) -> Iterator[Reason]:
+    """What the search left out, although something faster may be there."""
+    if searched is None or searched.any_layout or system.n_chips == 1:
+        return
+    n_groups = len(stack(model))
+    gives_pipe = "pipe" in {*searched, *dict(searched.max_sizes)}
+    is_trained = not limits(model, job, chosen.layout, system.chip)
+    if n_groups > 1 and is_trained and not gives_pipe and job.framework in ("", UNKNOWN_FRAMEWORK):
+        yield NoPipelines(margin=UNMET, n_groups=n_groups)
 
 
 def _communication(chosen: Candidate) -> Iterator[Reason]:

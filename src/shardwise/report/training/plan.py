@@ -11,6 +11,7 @@ from shardwise.plan.schema.training import PlannedGoodput
 from shardwise.plan.schema.training_reasons import (
     Bubble,
     MemoryRoom,
+    NoPipelines,
     NotTrained,
     TensorSplit,
     TokensPerChip,
@@ -18,7 +19,7 @@ from shardwise.plan.schema.training_reasons import (
 from shardwise.plan.training.limit_text import limit_name
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
-from shardwise.report.training.reasons import loss_text, reason_text
+from shardwise.report.training.reasons import loss_text, no_pipelines, reason_text
 from shardwise.report.words import (
     bound_name,
     chips,
@@ -270,7 +271,10 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _not_trained(plan: Plan, any_layout_by: str) -> Iterator[tuple[str, str]]:
-    """What the trainer does not run of the plan, and why it is planned all the same."""
+    """What the trainer does not run of the plan, and why it is planned; what was not searched."""
+    for reason in plan.why:
+        if isinstance(reason, NoPipelines):
+            yield "train", no_pipelines(reason)
     limits = [reason.limit for reason in plan.why if isinstance(reason, NotTrained)]
     names = [limit_name(limit) for limit in limits]
     if not names:
@@ -316,7 +320,9 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
     if verbose:
         yield from (reason_text(why) for why in plan.why if not isinstance(why, MemoryRoom))
         return
-    reasons = [why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained)]
+    reasons = [
+        why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained | NoPipelines)
+    ]
     crowded = len(reasons) > MAX_REASONS
     for reason in reasons:
         is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE

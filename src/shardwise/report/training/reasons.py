@@ -12,6 +12,7 @@ from shardwise.plan.schema.training_reasons import (
     KvHeads,
     MaxSeq,
     MemoryRoom,
+    NoPipelines,
     NotTrained,
     Overlap,
     Padding,
@@ -63,9 +64,19 @@ def reason_text(reason: Reason) -> str:
             )
         case MemoryRoom():
             return _memory(reason)
+        case NoPipelines():
+            return no_pipelines(reason)
         case NotTrained():
             return f"The trainer does not run this: {limit_text(reason.limit)}"
     raise TypeError(f"no sentence for {type(reason).__name__}")
+
+
+def no_pipelines(reason: NoPipelines) -> str:
+    """That the search has left out pipelines, and what searches them."""
+    return (
+        f"Pipelines are not searched: the trainer runs none of a model with {reason.n_groups} "
+        "groups of different layers. --any-layout searches them."
+    )
 
 
 def loss_text(loss: Loss) -> str:
