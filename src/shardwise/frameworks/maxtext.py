@@ -132,7 +132,7 @@ def _check(run: TrainingRun) -> None:
             "maxtext",
             f"pipe {layout.mesh.pipe} x {layout.virtual} chunks for {n_layers} layers",
             "the stages of its pipeline have equal numbers of layers",
-            nearest_pipe(n_layers, layout.mesh.pipe),
+            nearest_pipe(run, n_layers),
         )
     if layout.expert_tensor == 1 and layout.mesh.tensor > 1:
         raise refuse(

@@ -9,6 +9,7 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ SCHEDULES = ("1f1b", "interleaved")
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+# Whether the head, and the embedding, take the place of a layer in their stage.
+ENDS = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
 # Dtypes of Megatron FSDP -> field of `Train`.
 _FSDP_DTYPES = {
     "megatron_fsdp_main_grads_dtype": "gradients",
@@ -68,21 +71,25 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
-    """Layers of the stages: equal, or the last stage has fewer where it is not interleaved."""
+    """Layers of the stages: equal, or fewer where the head and the embedding are.
+
+    Without chunks the last stage has fewer, as in the plan.
+    """
     layout = run.layout
     n_layers, pipe = run.plan.model.n_layers, layout.mesh.pipe
-    values = {"virtual_pipeline_model_parallel_size": layout.virtual} if layout.virtual > 1 else {}
-    n_chunks = pipe * layout.virtual
-    if n_layers % n_chunks == 0:
-        return values
     last = last_stage(n_layers, pipe)
     if layout.virtual == 1 and last > 0:
-        return {"num_layers_in_last_pipeline_stage": last}
+        return {"num_layers_in_last_pipeline_stage": last} if n_layers % pipe else {}
+    spare = -n_layers % (pipe * layout.virtual)
+    if layout.virtual > 1 and spare <= len(ENDS):
+        ends = dict.fromkeys(ENDS[:spare], True)
+        return {"virtual_pipeline_model_parallel_size": layout.virtual, **ends}
     raise refuse(
         framework,
         f"pipe {pipe} with {layout.virtual} chunks of {n_layers} layers",
-        "its stages have equal numbers of layers, of which one stage may have fewer without chunks",
-        nearest_pipe(n_layers, pipe, schedule="1f1b" if last > 0 else ""),
+        "its chunks have equal numbers of layers, but for one less beside the embedding and beside "
+        "the head",
+        nearest_pipe(run, n_layers, schedule="1f1b" if last > 0 else ""),
     )
 
 
@@ -95,16 +102,22 @@ def last_stage(n_layers: int, pipe: int) -> int:
     return n_layers - (pipe - 1) * -(-n_layers // pipe)
 
 
-def nearest_pipe(n_layers: int, pipe: int, *, schedule: str = "") -> str:
-    """The option of `plan` for stages that frameworks have.
+def nearest_pipe(run: TrainingRun, n_layers: int, *, schedule: str = "") -> str:
+    """The option of `plan` for stages and chunks that frameworks have: equal ones.
 
     Args:
-        n_layers: layers that the stages have to divide.
+        n_layers: layers that the chunks have to divide.
         schedule: one whose stages may differ; empty if there is none.
     """
-    divisors = [size for size in range(1, pipe + 1) if n_layers % size == 0]
-    by_size = f"--fix pipe={divisors[-1]}"
-    return f"--fix pipe={pipe},schedule={schedule}, or {by_size}" if schedule else by_size
+    pipe = run.layout.mesh.pipe
+    common = math.gcd(n_layers, run.plan.hardware.n_chips)
+    size = max(size for size in range(1, pipe + 1) if common % size == 0)
+    layers = n_layers // size
+    equal = f"--fix pipe={size}"
+    if size > 1 and layers > 1:
+        chunks = next(n for n in range(2, layers + 1) if layers % n == 0)
+        equal += f",schedule=interleaved,virtual={chunks}"
+    return f"--fix pipe={pipe},schedule={schedule}, or {equal}" if schedule else equal
 
 
 def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
@@ -117,6 +130,12 @@ def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
     notes = []
     if offload := [array for array in layout.offload if array not in offloads]:
         notes.append(f"offload to host memory of the plan: {', '.join(offload)}.")
+    n_chunks = layout.mesh.pipe * layout.virtual
+    if layout.virtual > 1 and -run.plan.model.n_layers % n_chunks > 1:
+        notes.append(
+            f"{n_chunks:,} chunks have room for two layers more: here beside the embedding and "
+            "beside the head, in the plan both at the end."
+        )
     if layout.loss_chunks > 1:
         notes.append(f"the plan computes logits in {layout.loss_chunks} chunks of tokens.")
     if run.job.optimizer != "adamw":
@@ -189,6 +208,7 @@ def read(
             "num_layers_per_virtual_pipeline_stage",
         )
     )
+    ends = sum(values.get(name) is True for name in ENDS)
     notes: list[str] = []
     has_sequences = values.get("sequence_parallel", framework != "megatron")
     if tensor > 1 and str(has_sequences).lower() == "false":
@@ -222,7 +242,7 @@ def read(
         zero=zero,
         schedule="interleaved" if virtual or layers else "1f1b",
         virtual=virtual,
-        chunks=functools.partial(_chunks, layers) if layers else None,
+        chunks=functools.partial(_chunks, layers, ends) if layers else None,
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
         overlap=("tp_comm",) if values.get("tp_comm_overlap") is True and tensor > 1 else (),
@@ -233,12 +253,15 @@ def read(
     )
 
 
-def _chunks(layers: int, n_layers: int, n_stages: int) -> int:
+def _chunks(layers: int, ends: int, n_layers: int, n_stages: int) -> int:
     """Chunks of a stage, of so many layers each; 1, as with all of its layers, is plain 1F1B.
 
     `validate_args` of Megatron-LM then leaves the schedule without chunks.
+
+    Args:
+        ends: layers that the embedding and the head count as.
     """
-    return max(1, n_layers // (n_stages * layers))
+    return max(1, (n_layers + ends) // (n_stages * layers))
 
 
 def _dtypes(values: Mapping[str, Any]) -> tuple[dict[str, str | None], list[str]]:

@@ -18,7 +18,7 @@ from shardwise.frameworks.watched import as_watched
 _STRATEGY = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "virtual_pipeline_model_parallel_size", "sequence_parallel", "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
+    "expert_tensor_parallel_size", "num_layers_in_last_pipeline_stage", *megatron_layout.ENDS,
 )  # fmt: skip
 _DATA = ("micro_batch_size", "global_batch_size", "seq_length")
 _DDP = (
@@ -41,7 +41,8 @@ _RECIPES = {
 def write(run: TrainingRun) -> Written:
     """The command of a plan."""
     values, notes = megatron_layout.write(run, "nemo")
-    values.setdefault("use_distributed_optimizer", False)  # recipes have it
+    for name in ("use_distributed_optimizer", *megatron_layout.ENDS):  # which recipes may have
+        values.setdefault(name, False)
     recipe = _RECIPES.get(run.plan.model.name)
     if recipe is None:
         recipe = "RECIPE"

@@ -47,7 +47,8 @@ _CONFIGS = {
     "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
 }
 # Layers that embeddings and head count as, 1 each by default.
-_ENDS = ("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers")
+# Layers that the head, and the embedding, count as in their stages.
+_ENDS = ("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_first_stage_less_layers")
 _ASYNC_TENSOR = tuple(  # first where torchtitan has it now
     f"{section}.enable_async_tensor_parallel"
     for section in ("compile", "parallelism", "experimental", "training")
@@ -101,10 +102,10 @@ def _pipeline(run: TrainingRun) -> Settings:
         "--parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
     }
     if layout.virtual > 1:
-        chunks = layout.mesh.pipe * layout.virtual
-        layers = max(1, run.plan.model.n_layers // chunks)
-        settings["--parallelism.pipeline_parallel_layers_per_stage"] = layers
-        settings |= dict.fromkeys((f"--parallelism.{name}" for name in _ENDS), 0)
+        n_layers, n_chunks = run.plan.model.n_layers, layout.mesh.pipe * layout.virtual
+        settings["--parallelism.pipeline_parallel_layers_per_stage"] = -(-n_layers // n_chunks)
+        for i, name in enumerate(_ENDS):
+            settings[f"--parallelism.{name}"] = int(-n_layers % n_chunks > i)
     return settings
 
 
@@ -148,12 +149,13 @@ def _check(run: TrainingRun) -> None:
             "--fix schedule=1f1b",
         )
     n_layers, n_chunks = run.plan.model.n_layers, mesh.pipe * layout.virtual
-    if layout.virtual > 1 and n_layers % n_chunks:
+    if layout.virtual > 1 and -n_layers % n_chunks > len(_ENDS):
         raise refuse(
             "torchtitan",
             f"pipe {mesh.pipe} with {layout.virtual} chunks of {n_layers} layers",
-            f"its chunks have equal numbers of layers, and {n_chunks} do not divide {n_layers}",
-            nearest_pipe(n_layers, mesh.pipe, schedule="1f1b"),
+            "its chunks have equal numbers of layers, but for one less beside the embedding and "
+            "beside the head",
+            nearest_pipe(run, n_layers, schedule="1f1b"),
         )
     if mesh.expert > 1 and mesh.tensor > 1 and run.expert_tensor != 1:
         raise refuse(

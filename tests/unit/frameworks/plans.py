@@ -32,6 +32,10 @@ TRAINING: dict[str, tuple[str, str, int, int, Settings]] = {
         "llama3-70b", "h100:128", 256, 4096,
         {"data": 4, "tensor": 8, "pipe": 4, "schedule": "interleaved", "virtual": 4, "zero": 1},
     ),
+    "uneven": (  # 126 layers in 128 chunks
+        "llama3.1-405b", "h100:512", 256, 8192,
+        {"data": 4, "tensor": 8, "pipe": 16, "schedule": "interleaved", "virtual": 8, "zero": 1},
+    ),
     "gpipe": (
         "llama3-70b", "h100:128", 256, 4096,
         {"data": 4, "tensor": 8, "pipe": 4, "schedule": "gpipe", "zero": 1},

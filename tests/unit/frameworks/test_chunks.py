@@ -11,6 +11,7 @@ from shardwise.errors import BadFile
 from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import TrainingLaunch
 from tests.golden.terminal import run
+from tests.unit.frameworks import plans
 
 TITAN = """torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b \\
   --parallelism.pipeline_parallel_degree 4 --parallelism.data_parallel_shard_degree 2 \\
@@ -105,3 +106,16 @@ def test_a_file_may_have_the_key_of_the_words_of_a_script(tmp_path: Any) -> None
     file = tmp_path / "a.yaml"
     file.write_text("tensor_parallel_size: 8\nmax_seq_len: 64\n$: 3\n")
     assert run("import", str(file), "mixtral-8x7b", "h100:8").code == 0
+
+
+def test_layers_beside_the_embedding_and_the_head_are_left_out() -> None:
+    """LLaMA-3.1-405B has 126 layers, two less than 16 stages of eight chunks have room for."""
+    exported = registry.export(plans.training("uneven"), "megatron")
+    assert "--account-for-embedding-in-pipeline-split" in exported.text
+    assert "--account-for-loss-in-pipeline-split" in exported.text
+    assert any("128 chunks have room for two layers more" in note for note in exported.notes)
+    by_layers = exported.text.replace(
+        "--num-virtual-stages-per-pipeline-rank 8", "--num-layers-per-virtual-pipeline-stage 1"
+    )
+    words = choices(by_layers, "llama3.1-405b")
+    assert (words["schedule"], words["virtual"]) == ("interleaved", 8)

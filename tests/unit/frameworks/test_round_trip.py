@@ -18,9 +18,17 @@ SERVE = registry.names("serve")
 
 # What a framework lacks, and refuses: all others of `plans` it runs.
 REFUSED = {
-    "maxtext": {"1f1b", "ulysses", "whole-experts"},
+    "maxtext": {"1f1b", "uneven", "ulysses", "whole-experts"},
     "torchtitan": {"sharded-experts", "slices"},
-    "deepspeed": {"context", "interleaved", "gpipe", "whole-experts", "sharded-experts", "slices"},
+    "deepspeed": {
+        "context",
+        "interleaved",
+        "uneven",
+        "gpipe",
+        "whole-experts",
+        "sharded-experts",
+        "slices",
+    },
     "megatron": {"gpipe", "slices"},
     "megatron-bridge": {"gpipe", "slices"},
     "nemo": {"gpipe", "slices"},
@@ -94,13 +102,16 @@ def test_a_batch_script_is_read_under_any_name(file: str) -> None:
     assert content.launch.sizes == plan.layout.mesh.sizes
 
 
+@pytest.mark.parametrize(("name", "virtual"), [("interleaved", 4), ("uneven", 8)])
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "slurm", "jobset"])
-def test_chunks_of_an_interleaved_schedule_come_back(framework: str) -> None:
-    plan = plans.training("interleaved")
+def test_chunks_of_an_interleaved_schedule_come_back(
+    framework: str, name: str, virtual: int
+) -> None:
+    plan = plans.training(name)
     launch = registry.read(registry.export(plan, framework).text, file_name(framework)).launch
     assert isinstance(launch, TrainingLaunch)
     mesh = launch.mesh(plan.hardware.n_chips)
-    assert launch.choices(mesh, plan.model.n_layers)["virtual"] == 4
+    assert launch.choices(mesh, plan.model.n_layers)["virtual"] == virtual
 
 
 @pytest.mark.parametrize("name", plans.SERVING)
@@ -260,7 +271,7 @@ def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None
     fixed = parse_fixed(option[1])
     model, machine, batch, seq, settings = plans.TRAINING[name]
     if "schedule" in fixed:
-        fixed["pipe"] = settings["pipe"]
+        fixed.setdefault("pipe", settings["pipe"])
     if "context_kind" in fixed:
         fixed["context"] = settings["context"]
     job = sw.Train(batch=batch, seq=seq, remat="full")
