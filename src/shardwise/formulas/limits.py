@@ -6,7 +6,7 @@ The formulas are those of `thresholds`, `experts` and `inference`; this file put
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.errors import BadInput, raise_all
 from shardwise.formulas import thresholds
@@ -83,6 +83,7 @@ class Limit:
         formula: in the letters of the book.
         numbers: the formula with the numbers put in.
         section: of the book.
+        largest: the largest value that the network has, if it has one: the GPUs of a node.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Limit:
     formula: str
     numbers: str
     section: str
+    largest: int | None = None
 
 
 def limits(widths: Widths, chip: Chip, dtype: str = "bf16") -> list[Limit]:
@@ -159,7 +161,9 @@ def _torus(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
 def _node(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
     ratio = alpha(chip, "node", dtype)
     yield _data("FSDP or data inside a node", ratio, widths, 1)
-    yield _tensor("tensor inside a node", ratio, widths, 1)
+    yield replace(
+        _tensor("tensor inside a node", ratio, widths, 1), largest=int(chip.need("node.gpus"))
+    )
     yield _decode(widths, chip.need("hbm.bandwidth") / chip.need("node.egress"), 1)
 
 
@@ -167,6 +171,8 @@ def _nodes(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
     ratio = alpha(chip, "scale_out", dtype)
     node_gpus = int(chip.need("node.gpus"))
     yield _data("FSDP or data across nodes", ratio, widths, 1)
+    if thresholds.tensor_limit(widths.d_ff, alpha(chip, "node", dtype)) < node_gpus:
+        return  # a node is over its limit already
     yield Limit(
         name="tensor over two nodes",
         above=False,
@@ -175,6 +181,7 @@ def _nodes(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
         formula="F / α + node",
         numbers=f"{widths.d_ff:,} / {ratio:,.0f} + {node_gpus}",
         section="12",
+        largest=2 * node_gpus,
     )
 
 

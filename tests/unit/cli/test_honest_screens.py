@@ -137,3 +137,26 @@ def test_conventions_of_flops() -> None:
     assert ways["6 per parameter"] == pytest.approx(training["total"] - scores)
     screen = run("models", "llama3-8b", "--flops", "--seq", "8192").out
     assert all(name in screen for name in ways)
+
+
+def test_limits_of_tensor_parallelism_are_those_that_a_node_has() -> None:
+    """The book's sections 5 and 12: two nodes only if one is within its limit."""
+    dense = " ".join(run(*shlex.split("thresholds llama3-70b h100:64")).out.split())
+    assert "up to 16-way tensor parallelism (tensor over two nodes)" in dense  # 19.6 of 16 GPUs
+    fine = " ".join(run(*shlex.split("thresholds qwen3-30b-a3b h100:64")).out.split())
+    assert "no tensor parallelism (0.35 ways: tensor inside a node)" in fine
+    assert "tensor over two nodes" not in fine
+
+
+@pytest.mark.parametrize(
+    ("machine", "batch", "said"),
+    [
+        ("h100:64", "64x4096", "4,096 tokens a chip; enough for FSDP or data across nodes"),
+        ("h100:64", "64x2304", "2,304 tokens a chip; enough for FSDP or data inside a node; too"),
+        ("h100:64", "64x1024", "1,024 tokens a chip; too few for FSDP or data inside a node"),
+        ("v5p:4x4x4", "64x4096", "4,096 tokens a chip; best split FSDP 34.2 x tensor 1.9 (§5)"),
+    ],
+)
+def test_a_batch_is_beside_the_limits(machine: str, batch: str, said: str) -> None:
+    done = run(*shlex.split(f"thresholds llama3-70b {machine} --batch {batch}"))
+    assert said in " ".join(done.out.split())

@@ -29,7 +29,7 @@ def run(
 ) -> Answer:
     """From which sizes on a layer is compute-bound: tokens of a chip, degrees of tensor
     parallelism, by every network of the chip, with formula, numbers and section of the book.
-    --batch and a machine give the best split too."""
+    --batch and a machine give the tokens of a chip, and on a TPU the best split."""
     inputs = Inputs()
     widths = inputs.read(_widths, model)
     machine = inputs.read(parse_machine, hardware)
@@ -41,12 +41,20 @@ def run(
     inputs.done()
     chip = chip_of(machine)
     rows = limits(widths, chip, dtype)
-    split = None
+    split = tokens_per_chip = None
     if sequences and system:
-        split = best_split(widths, chip, system.n_chips, float(sequences[0] * sequences[1]))
+        tokens = float(sequences[0] * sequences[1])
+        split = best_split(widths, chip, system.n_chips, tokens)
+        tokens_per_chip = tokens / system.n_chips
     return Answer(
-        document=lambda: {"chip": chip.name, "widths": widths, "limits": rows, "best_split": split},
-        blocks=report.blocks(rows, widths, chip.name, split),
+        document=lambda: {
+            "chip": chip.name,
+            "widths": widths,
+            "limits": rows,
+            "tokens_per_chip": tokens_per_chip,
+            "best_split": split,
+        },
+        blocks=report.blocks(rows, widths, chip.name, split, tokens_per_chip),
         as_json=json,
     )
 
