@@ -21,15 +21,12 @@ from shardwise.compare.measured import (
 )
 from shardwise.compare.planned import PlannedStep, planned_step
 from shardwise.compare.result import Cause, Figure, MeasuredSteps, Row, StepComparison
-from shardwise.errors import BadInput
-from shardwise.plan.machine import system_of
+from shardwise.compare.same_plan import require_devices, require_run_of
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.profile.result import Profile
 from shardwise.serve.load.measurement import Measurement
-from shardwise.strategy.mesh import Mesh
 
-SAME_TOKENS = 0.01  # relative difference of two numbers of tokens that rounding makes
 LEAST = 0.01  # share of the step below which a difference is none
 
 
@@ -49,9 +46,9 @@ def compare_step(
     """
     if profile is not None:
         require_steps(profile)
-        _require_devices(plan, profile)
+        require_devices(plan, profile)
     if run is not None:
-        _require_same_work(plan, run)
+        require_run_of(plan, run)
     planned = planned_step(plan)
     if isinstance(verdict, ServingVerdict):
         verdict = verdict.decode
@@ -110,45 +107,6 @@ def compare_step(
         doubt=causes.other_flops(planned, profile) if profile else None,
         load=load,
     )
-
-
-def _require_devices(plan: AnyPlan, profile: Profile) -> None:
-    """Refuse the trace of other devices; that of one of several hosts has fewer."""
-    system = system_of(plan.hardware)
-    chip = system.chip
-    if chip.kind.upper() != profile.kind:
-        raise BadInput(
-            f"{profile.trace} is of a {profile.kind}, and the plan for {plan.hardware.name}, a "
-            f"{chip.kind.upper()}: their times say nothing about each other.",
-            "shardwise hw measure N -o host.toml describes this machine; plan for host.toml:N.",
-        )
-    n_devices = plan.hardware.n_chips * (chip.n_devices or 1)
-    has_hosts = chip.kind != "cpu" and system.n_hosts != 1
-    if profile.devices > n_devices or (profile.devices < n_devices and not has_hosts):
-        there = f"{profile.devices} device{'s' * (profile.devices > 1)}"
-        raise BadInput(
-            f"{profile.trace} has {there} and the plan {n_devices}: it is not a trace of this "
-            "plan. shardwise profile PLAN.json records one."
-        )
-
-
-def _require_same_work(plan: AnyPlan, run: RunLog) -> None:
-    """Refuse the run of another plan: of other tokens in a step, or on another mesh."""
-    if isinstance(plan, ServingPlan):
-        raise BadInput(f"{run.path} is of a run of training, and the plan is of serving.")
-    difference = ""
-    record = run.records[-1]
-    tokens = record.tokens_per_s * record.step_s
-    if abs(tokens / plan.workload.tokens_per_step - 1) > SAME_TOKENS:
-        difference = f"{tokens:,.0f} tokens a step and the plan {plan.workload.tokens_per_step:,}"
-    elif run.plan is not None and run.plan.strategy.mesh != plan.strategy.mesh:
-        meshes = (Mesh(**dict(each.strategy.mesh)) for each in (run.plan, plan))
-        difference = " and the plan ".join(map(str, meshes))
-    if difference:
-        raise BadInput(
-            f"{run.path} has {difference}: it is not a run of this plan.",
-            "A folder of shardwise train keeps the plan that it ran: shardwise compare FOLDER.",
-        )
 
 
 def compare_function(report: FunctionReport, profile: Profile) -> StepComparison:

@@ -216,6 +216,18 @@ def test_a_run_of_another_plan_is_refused() -> None:
         sw.compare(larger, run_log())
     with pytest.raises(BadInput, match="has fsdp 2 and the plan data 2: it is not a run of"):
         sw.compare(plan(data=2), replace(run_log(), plan=plan(fsdp=2)))
+    narrow = sw.plan(
+        MODEL, sw.hardware(f"{FOLDER / 'host.toml'}:2"), replace(JOB, moments="bf16"), {"fsdp": 2}
+    )
+    for other, said in (
+        (plan(fsdp=2, remat="full"), "has remat full and the plan none"),
+        (plan(fsdp=2, vocab=528), "has a small Llama of 3.* parameters and the plan a small"),
+        (narrow, "has moments in bf16 and the plan fp32"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            sw.compare(plan(fsdp=2), replace(run_log(), plan=other))
+    renamed = replace(plan(fsdp=2), model=replace(plan(fsdp=2).model, name="mine"))
+    assert sw.compare(plan(fsdp=2), replace(run_log(), plan=renamed))
     served = sw.plan(MODEL, sw.hardware("v5e:1x1"), sw.Serve(prompt=64, output=8))
     with pytest.raises(BadInput, match="of a run of training, and the plan is of serving"):
         sw.compare(served, run_log())
