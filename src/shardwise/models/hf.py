@@ -58,6 +58,8 @@ def load(model: str | Path) -> ModelConfig:
         config = from_dict(preset.read(), name=preset.name, source=preset.source)
     else:
         hint = "Or give a path to a config.json or its folder (./NAME in the current folder)."
+        if _exists(name):
+            hint = f"The file or folder of this name is ./{name}."
         raise UnknownName("model", name, presets.names(), hint)
     return overrides.apply(config, changes)
 

@@ -153,8 +153,11 @@ def _figure_rows(name: str, figure: Figure, sources: dict[str, int]) -> Iterator
 
 def diff_blocks(a: Chip, b: Chip, rows: Sequence[Difference]) -> Iterator[Block]:
     """A table of the figures in which chip `b` differs from chip `a`, with their ratios."""
-    yield strong(f"{b.name} against {a.name}: {len(rows)} figures differ.")
-    headers = ["!figure", f">{a.name}", f">{b.name}", f">{b.name} / {a.name}"]
+    first, second = a.name, b.name
+    if first == second:  # two measurements of one machine
+        first, second = "first", "second"
+    yield strong(f"{second} against {first}: {len(rows)} figures differ.")
+    headers = ["!figure", f">{first}", f">{second}", f">{second} / {first}"]
     yield table(headers, map(_difference_cells, rows))
 
 

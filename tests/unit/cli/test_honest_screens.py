@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,3 +161,26 @@ def test_limits_of_tensor_parallelism_are_those_that_a_node_has() -> None:
 def test_a_batch_is_beside_the_limits(machine: str, batch: str, said: str) -> None:
     done = run(*shlex.split(f"thresholds llama3-70b {machine} --batch {batch}"))
     assert said in " ".join(done.out.split())
+
+
+def test_one_chip_has_no_communication_to_hide() -> None:
+    one = run(*shlex.split("plan llama3-8b h100:1 --serve --context 2048"))
+    assert "(roofline / expected rates)" in one.out
+    assert "hidden" not in one.out.partition("\nwhy")[0]
+    two = run(*shlex.split("plan llama3-8b h100:2 --serve --context 2048 --mesh tensor=2"))
+    assert "(all communication hidden / none)" in two.out
+
+
+def test_a_folder_beside_an_unknown_name_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m1").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "The file or folder of this name is ./m1." in " ".join(run("models", "m1").err.split())
+    assert "./" not in run("models", "v6").err.replace("./NAME", "")
+
+
+def test_two_measurements_of_one_machine_are_told_apart() -> None:
+    done = run("hw", "diff", "h100", "h100")
+    assert done.out.splitlines()[0] == "second against first: 0 figures differ."
+    assert run("hw", "diff", "h100", "b200").out.startswith("b200 against h100: ")

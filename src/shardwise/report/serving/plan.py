@@ -133,12 +133,15 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     decode = plan.estimate.decode
     prefill = plan.estimate.prefill
     bounds = seconds_span(decode.step_s.lower, decode.step_s.upper)
+    extremes = " (all communication hidden / none)"
+    if math.prod({**plan.strategy.servers.mesh, "data": 1}.values()) == 1:  # one chip an engine
+        extremes = " (roofline / expected rates)"
     waits = ""
     if plan.estimate.tpot_s > decode.step_s.upper:
         waits = "; TPOT has the prefills of others that run between steps too"
     yield (
         "decode",
-        f"{bounds} (all communication hidden / none) for {counted(decode.batch, 'sequence')} × "
+        f"{bounds}{extremes} for {counted(decode.batch, 'sequence')} × "
         f"{decode.context:,.0f} tokens{waits}; {_source(plan)}",
     )
     bounds = seconds_span(prefill.step_s.lower, prefill.step_s.upper)
