@@ -99,6 +99,10 @@ def test_beside_a_plan(server: FakeServer, tmp_path: Path) -> None:
     detailed = run("bench", server.url, *LENGTHS, *options, "-v")
     assert detailed.out.count("measured / simulated") == 2 * 3
     assert max(map(len, detailed.out.splitlines())) <= 80
+    loads, predicted = run("bench", server.url, *LENGTHS, *options, "-o", "md").out.split("\n\n")
+    assert loads.startswith("| load | TTFT p50 |")
+    assert predicted.startswith("| plan | TTFT p50 | × | TPOT p50 | × | tok/s | × | means TTFT |")
+    assert len(predicted.splitlines()) == len(loads.splitlines()) == 2 + 2
 
 
 def test_a_gate(server: FakeServer) -> None:

@@ -35,7 +35,8 @@ def blocks(result: BenchResult, *, verbose: bool, failures: Sequence[str]) -> It
             yield from _details(row)
     elif any(row.prediction for row in rows):
         yield ""
-        yield from _prediction(rows)
+        yield table(*_prediction(rows))
+        yield quiet("×: measured over simulated; means: the planner's closed form without queues")
     yield labelled(_notes(result))
     if failures:
         yield labelled([("✗", failure) for failure in failures])
@@ -86,8 +87,11 @@ def flat_rows(result: BenchResult) -> list[dict[str, Any]]:
 
 
 def as_markdown(result: BenchResult) -> str:
-    """The table of all loads in Markdown."""
-    return markdown(*_table(result))
+    """The table of all loads in Markdown, and that of the plan's prediction if there is one."""
+    tables = [markdown(*_table(result))]
+    if any(row.prediction for row in result.rows):
+        tables.append(markdown(*_prediction(result.rows)))
+    return "\n".join(tables)
 
 
 def _headline(result: BenchResult) -> str:
@@ -205,8 +209,9 @@ def _facts(row: Measurement) -> Iterator[tuple[str, str]]:
         )
 
 
-def _prediction(rows: Sequence[Measurement]) -> Iterator[Block]:
-    """A line for each load: what the simulation of the plan says, and measured over simulated."""
+def _prediction(rows: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row of cells for each load: what the plan's simulation says, and measured
+    over simulated."""
     cells = []
     for row in rows:
         prediction = row.prediction
@@ -229,11 +234,10 @@ def _prediction(rows: Sequence[Measurement]) -> Iterator[Block]:
             ]
         )
     headers = [
-        ">!plan", ">!TTFT\np50", ">!", ">!TPOT\np50", ">!", ">!tok/s", ">!", ">!means\nTTFT",
-        ">!\nTPOT",
+        ">!plan", ">!TTFT\n p50", ">!×", ">!TPOT\n p50", ">!×", ">!tok/s", ">!×", ">!means\n TTFT",
+        ">!means\n TPOT",
     ]  # fmt: skip
-    yield table(headers, cells)
-    yield quiet("×: measured over simulated; means: the planner's closed form without queues")
+    return headers, cells
 
 
 def _notes(result: BenchResult) -> Iterator[tuple[str, str]]:
