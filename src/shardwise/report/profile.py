@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
 
 from shardwise import units
 from shardwise.check.hlo.scopes import BACKWARD
@@ -89,6 +91,12 @@ def blocks(profile: Profile, written: str) -> Iterator[Block]:
         )
     if written:
         yield quiet(f"wrote {written}: open it at ui.perfetto.dev")
+
+
+def document(profile: Profile) -> dict[str, Any]:
+    """The account as JSON data, with the first line of the screen: the step and its main cause."""
+    account = {field.name: getattr(profile, field.name) for field in fields(profile)}
+    return {"headline": _headline(profile, *_hints(profile)[:1]), **account}
 
 
 def short(profile: Profile) -> Iterator[Block]:

@@ -88,7 +88,8 @@ def test_the_screen_and_the_numbers(trace: Path, tmp_path: Path) -> None:
     assert " matmuls " in " ".join([first, *rest])
     assert max(map(len, [first, *rest])) <= 80
     document = json.loads(run("profile", str(trace), "--json").out)
-    assert set(document) == set(Profile.__dataclass_fields__)
+    assert set(document) == {"headline", *Profile.__dataclass_fields__}
+    assert " ".join([first, *rest]).startswith(document["headline"])
     assert set(document["operations"][0]) == {
         "name", "phase", "category", "count", "seconds", "share",
         "flops", "hbm_bytes", "roof_s", "roof", "upcast_flops", "odd_dim", "collectives",

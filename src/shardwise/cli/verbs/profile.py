@@ -74,7 +74,11 @@ def run(
     result = profile_devices(trace, devices, program=program, chip=chip)
     if perfetto:
         write_perfetto(perfetto, devices, result)
-    return Answer(document=lambda: result, blocks=report.blocks(result, perfetto), as_json=json)
+    return Answer(
+        document=lambda: report.document(result),
+        blocks=report.blocks(result, perfetto),
+        as_json=json,
+    )
 
 
 def _require_kind(on: str, chip: Chip, trace: str, devices: Sequence[Device]) -> None:
