@@ -37,7 +37,8 @@ def random_state(step: TrainStep, seed: int) -> Tree:
         return state
 
     shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
-    state: Tree = jax.jit(make, out_shardings=shardings)(jax.random.key(seed))
+    key = jax.random.key(seed)
+    state: Tree = jax.jit(make, out_shardings=shardings).lower(key).compile()(key)
     return state
 
 
