@@ -17,7 +17,8 @@ from shardwise.frameworks import exported, maxtext_remat
 from shardwise.frameworks.chip_devices import device_sizes
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import nearest_pipe, unsaid
+from shardwise.frameworks.megatron_layout import unsaid
+from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.spelling import unknown_options
 from shardwise.hardware import Switched
 

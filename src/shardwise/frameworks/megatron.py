@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_layout
+from shardwise.frameworks import megatron_layout, megatron_stages
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
@@ -30,7 +30,7 @@ _FIELDS = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "sequence_parallel", "micro_batch_size", "global_batch_size", "seq_length",
     "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
-    *megatron_layout.ENDS, "cp_comm_type",
+    *megatron_stages.ENDS, megatron_stages.LAYOUT, "cp_comm_type",
     "expert_model_parallel_size", "expert_tensor_parallel_size",
     "moe_token_dispatcher_type", "tp_comm_overlap", "use_distributed_optimizer",
     "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
@@ -63,8 +63,8 @@ def write(run: TrainingRun) -> Written:
     values, notes = megatron_layout.write(run, "megatron")
     model = run.plan.model
     settings: Settings = {
-        PROGRAM: f"torchrun --nnodes {run.nodes.count} --nproc-per-node {run.nodes.chips} "
-        "pretrain_gpt.py",
+        PROGRAM: f"{_environment(run)}torchrun --nnodes {run.nodes.count} "
+        f"--nproc-per-node {run.nodes.chips} pretrain_gpt.py",
         "--num-layers": model.n_layers,
         "--hidden-size": model.d_model,
         "--ffn-hidden-size": _dense_width(run.model),
@@ -96,6 +96,16 @@ def write(run: TrainingRun) -> Written:
     notes.append("--train-iters, --lr and its schedule, which pretrain_gpt.py needs.")
     notes.append("torchrun: add --node-rank and --master-addr on several nodes, and the data.")
     return Written(settings=settings, notes=notes, command="bash FILE")
+
+
+def _environment(run: TrainingRun) -> str:
+    """What Megatron-LM's `validate_args` requires of GPUs before Blackwell: one work queue, so that
+    collectives start before the kernels that follow them. Megatron FSDP must not have it."""
+    mesh = run.layout.mesh
+    is_sharded = mesh.tensor > 1 or mesh.context > 1
+    if not is_sharded or run.layout.zero in megatron_layout.SHARDING:
+        return ""
+    return "CUDA_DEVICE_MAX_CONNECTIONS=1 "
 
 
 def _architecture(run: TrainingRun) -> Settings:
@@ -247,7 +257,7 @@ def _last_stage(settings: Settings) -> int | None:
     pipe = settings.get("--pipeline-model-parallel-size")
     if not (isinstance(layers, int) and isinstance(pipe, int) and pipe > 0):
         return None
-    return megatron_layout.last_stage(layers, pipe)
+    return megatron_stages.last_stage(layers, pipe)
 
 
 def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.frameworks import megatron_layout
+from shardwise.frameworks import megatron_layout, megatron_stages
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -33,11 +33,11 @@ _SECTIONS = {
     "data_parallel_sharding_strategy": "ddp",
     "num_distributed_optimizer_instances": "ddp",
 }
-# Sizes and order of the model's layers, and of its stages, that a file may override.
+# Sizes and order of the model's layers that a file may override.
 _MODEL_SIZES = (
     "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
     "num_query_groups", "moe_router_topk", "moe_shared_expert_intermediate_size",
-    "moe_layer_freq", "mtp_num_layers", "pipeline_model_parallel_layout",
+    "moe_layer_freq", "mtp_num_layers",
 )  # fmt: skip
 _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
 
@@ -45,7 +45,7 @@ _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_
 def write(run: TrainingRun) -> Written:
     """The file of a plan."""
     values, notes = megatron_layout.write(run, "megatron-bridge")
-    for name in ("use_distributed_optimizer", *megatron_layout.ENDS):  # which recipes may have
+    for name in ("use_distributed_optimizer", *megatron_stages.ENDS):  # which recipes may have
         values.setdefault(name, False)
     paths = {f"{_SECTIONS.get(key, 'model')}.{key}": value for key, value in values.items()}
     paths["dataset.sequence_length"] = run.job.seq
@@ -62,7 +62,7 @@ def write(run: TrainingRun) -> Written:
     settings = nested(paths)
     # Recipes of large models have chunks of layers, which would stay beside another `pipe`.
     settings["model"].setdefault("virtual_pipeline_model_parallel_size", None)
-    settings["model"]["pipeline_model_parallel_layout"] = None
+    settings["model"].setdefault(megatron_stages.LAYOUT, None)
     return Written(settings=settings, notes=notes)
 
 

@@ -9,13 +9,12 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_recompute
+from shardwise.frameworks import megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import TrainingRun, no_number, number, refuse
 from shardwise.frameworks.launch import TrainingLaunch
 
@@ -23,8 +22,6 @@ SCHEDULES = ("1f1b", "interleaved")
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-# Whether the head, and the embedding, take the place of a layer in their stage.
-ENDS = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
 # Dtypes of Megatron FSDP -> field of `Train`.
 _FSDP_DTYPES = {
     "megatron_fsdp_main_grads_dtype": "gradients",
@@ -56,7 +53,7 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
         "global_batch_size": run.job.batch,
         "seq_length": run.job.seq,
     }
-    values |= _stages(run, framework)
+    values |= megatron_stages.write(run)
     if mesh.context > 1:
         values["cp_comm_type"] = CP_COMM[layout.context_kind]
     if run.is_moe:
@@ -70,56 +67,6 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
     return values | recompute, [*notes, *unsaid(run)]
 
 
-def _stages(run: TrainingRun, framework: str) -> dict[str, Any]:
-    """Layers of the stages: equal, or fewer where the head and the embedding are.
-
-    Without chunks the last stage has fewer, as in the plan.
-    """
-    layout = run.layout
-    n_layers, pipe = run.plan.model.n_layers, layout.mesh.pipe
-    last = last_stage(n_layers, pipe)
-    if layout.virtual == 1 and last > 0:
-        return {"num_layers_in_last_pipeline_stage": last} if n_layers % pipe else {}
-    spare = -n_layers % (pipe * layout.virtual)
-    if layout.virtual > 1 and spare <= len(ENDS):
-        ends = dict.fromkeys(ENDS[:spare], True)
-        return {"virtual_pipeline_model_parallel_size": layout.virtual, **ends}
-    raise refuse(
-        framework,
-        f"pipe {pipe} with {layout.virtual} chunks of {n_layers} layers",
-        "its chunks have equal numbers of layers, but for one less beside the embedding and beside "
-        "the head",
-        nearest_pipe(run, n_layers, schedule="1f1b" if last > 0 else ""),
-    )
-
-
-def last_stage(n_layers: int, pipe: int) -> int:
-    """Layers of the last stage of a plan, whose other stages are equal; 0 or less if none are left.
-
-    >>> last_stage(61, 8)
-    5
-    """
-    return n_layers - (pipe - 1) * -(-n_layers // pipe)
-
-
-def nearest_pipe(run: TrainingRun, n_layers: int, *, schedule: str = "") -> str:
-    """The option of `plan` for stages and chunks that frameworks have: equal ones.
-
-    Args:
-        n_layers: layers that the chunks have to divide.
-        schedule: one whose stages may differ; empty if there is none.
-    """
-    pipe = run.layout.mesh.pipe
-    common = math.gcd(n_layers, run.plan.hardware.n_chips)
-    size = max(size for size in range(1, pipe + 1) if common % size == 0)
-    layers = n_layers // size
-    equal = f"--fix pipe={size}"
-    if size > 1 and layers > 1:
-        chunks = next(n for n in range(2, layers + 1) if layers % n == 0)
-        equal += f",schedule=interleaved,virtual={chunks}"
-    return f"--fix pipe={pipe},schedule={schedule}, or {equal}" if schedule else equal
-
-
 def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
     """Notes about parts of a plan that no framework's layout options name.
 
@@ -130,12 +77,7 @@ def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
     notes = []
     if offload := [array for array in layout.offload if array not in offloads]:
         notes.append(f"offload to host memory of the plan: {', '.join(offload)}.")
-    n_chunks = layout.mesh.pipe * layout.virtual
-    if layout.virtual > 1 and -run.plan.model.n_layers % n_chunks > 1:
-        notes.append(
-            f"{n_chunks:,} chunks have room for two layers more: here beside the embedding and "
-            "beside the head, in the plan both at the end."
-        )
+    notes += megatron_stages.notes(run)
     if layout.loss_chunks > 1:
         notes.append(f"the plan computes logits in {layout.loss_chunks} chunks of tokens.")
     if run.job.optimizer != "adamw":
@@ -208,8 +150,11 @@ def read(
             "num_layers_per_virtual_pipeline_stage",
         )
     )
-    ends = sum(values.get(name) is True for name in ENDS)
+    ends = sum(values.get(name) is True for name in megatron_stages.ENDS)
     notes: list[str] = []
+    if written_out := values.get(megatron_stages.LAYOUT):
+        layers = None
+        virtual, notes = megatron_stages.read(written_out, mesh["pipe"])
     has_sequences = values.get("sequence_parallel", framework != "megatron")
     if tensor > 1 and str(has_sequences).lower() == "false":
         notes.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.frameworks import megatron_layout
+from shardwise.frameworks import megatron_layout, megatron_stages
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
@@ -18,7 +18,8 @@ from shardwise.frameworks.watched import as_watched
 _STRATEGY = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
     "virtual_pipeline_model_parallel_size", "sequence_parallel", "expert_model_parallel_size",
-    "expert_tensor_parallel_size", "num_layers_in_last_pipeline_stage", *megatron_layout.ENDS,
+    "expert_tensor_parallel_size", "num_layers_in_last_pipeline_stage", *megatron_stages.ENDS,
+    megatron_stages.LAYOUT,
 )  # fmt: skip
 _DATA = ("micro_batch_size", "global_batch_size", "seq_length")
 _DDP = (
@@ -41,7 +42,7 @@ _RECIPES = {
 def write(run: TrainingRun) -> Written:
     """The command of a plan."""
     values, notes = megatron_layout.write(run, "nemo")
-    for name in ("use_distributed_optimizer", *megatron_layout.ENDS):  # which recipes may have
+    for name in ("use_distributed_optimizer", *megatron_stages.ENDS):  # which recipes may have
         values.setdefault(name, False)
     recipe = _RECIPES.get(run.plan.model.name)
     if recipe is None:

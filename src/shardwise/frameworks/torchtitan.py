@@ -25,7 +25,8 @@ from shardwise.frameworks.exported import (
     refuse,
 )
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import expert_axis, nearest_pipe, unsaid
+from shardwise.frameworks.megatron_layout import expert_axis, unsaid
+from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
 from shardwise.frameworks.watched import as_watched
 

@@ -36,6 +36,10 @@ TRAINING: dict[str, tuple[str, str, int, int, Settings]] = {
         "llama3.1-405b", "h100:512", 256, 8192,
         {"data": 4, "tensor": 8, "pipe": 16, "schedule": "interleaved", "virtual": 8, "zero": 1},
     ),
+    "empty-chunks": (  # 36 layers in 40 chunks
+        "gpt-oss-120b", "h100:256", 256, 4096,
+        {"data": 4, "expert": 8, "pipe": 8, "schedule": "interleaved", "virtual": 5, "zero": 1},
+    ),
     "gpipe": (
         "llama3-70b", "h100:128", 256, 4096,
         {"data": 4, "tensor": 8, "pipe": 4, "schedule": "gpipe", "zero": 1},

@@ -274,7 +274,9 @@ def test_layers_that_stages_do_not_divide_are_said_or_refused() -> None:
 
     flags = settings("megatron", plan(schedule="1f1b"))
     assert flags["--decoder-last-pipeline-num-layers"] == 61 - 7 * 8
+    flags = settings("megatron", plan(schedule="interleaved", virtual=8))
+    assert flags["--pipeline-model-parallel-layout"] == "Et|(t|)*60||L"
     with pytest.raises(BadInput, match="8 chunks of 61 layers"):
-        registry.export(plan(schedule="interleaved", virtual=8), "megatron")
+        registry.export(plan(schedule="interleaved", virtual=8), "torchtitan")
     with pytest.raises(BadInput, match="pipe 8 x 8 chunks for 58 layers"):
         registry.export(plan(schedule="interleaved", virtual=8), "maxtext")

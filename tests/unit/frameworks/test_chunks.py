@@ -119,3 +119,49 @@ def test_layers_beside_the_embedding_and_the_head_are_left_out() -> None:
     )
     words = choices(by_layers, "llama3.1-405b")
     assert (words["schedule"], words["virtual"]) == ("interleaved", 8)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "megatron-bridge", "nemo"])
+def test_chunks_that_layers_do_not_fill_are_written_out(framework: str) -> None:
+    """36 layers of gpt-oss-120b in 40 chunks of 8 stages."""
+    plan = plans.training("empty-chunks")
+    text = registry.export(plan, framework).text
+    assert "Et|(t|)*35|||L" in text
+    file = f"launch{registry.find(framework).suffix}"
+    launch = registry.read(text, file, framework).launch
+    assert isinstance(launch, TrainingLaunch)
+    choices = launch.choices(launch.mesh(256), 36)
+    assert (choices["schedule"], choices["virtual"]) == ("interleaved", 5)
+    assert not any("differ" in note for note in launch.notes)
+
+
+def test_chunks_that_differ_are_said() -> None:
+    """Those of a published run of DeepSeek-V3, with 61 layers in 32 chunks."""
+    layout = "--pipeline-model-parallel-layout 'Et*3|(tt|)*29m|L'"
+    script = MIXTRAL.replace("--num-layers 32", "--num-layers 61") + f" {layout}"
+    launch = registry.read(script, "a.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.choices(launch.mesh(64), 61)["virtual"] == 8
+    assert any("its chunks differ; the plan has 2 layers" in note for note in launch.notes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("'Et|t|tL'", "has 3 chunks; it needs a multiple of its 4 stages"),
+        ("'E(t|)*999999999L'", "has more than 100,000 letters"),
+        ("'Et*99999999999999999999L'", "has more than 100,000 letters"),
+        ("7", "is 7; it must be a string"),
+    ],
+)
+def test_a_bad_layout_is_refused(layout: str, said: str, tmp_path: Any) -> None:
+    error = refusal(f"--pipeline-model-parallel-layout {layout}", tmp_path)
+    assert said in " ".join(error.split())
+
+
+def test_megatron_has_the_queue_that_it_requires() -> None:
+    """`validate_args` asserts it of GPUs before Blackwell if tensor or context are sharded."""
+    variable = "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun"
+    assert variable in registry.export(plans.training("1f1b"), "megatron").text
+    assert variable not in registry.export(plans.training("hybrid"), "megatron").text
+    assert variable not in registry.export(plans.training("fsdp-tensor"), "megatron").text

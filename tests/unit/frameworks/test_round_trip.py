@@ -18,12 +18,13 @@ SERVE = registry.names("serve")
 
 # What a framework lacks, and refuses: all others of `plans` it runs.
 REFUSED = {
-    "maxtext": {"1f1b", "uneven", "ulysses", "whole-experts"},
-    "torchtitan": {"sharded-experts", "slices"},
+    "maxtext": {"1f1b", "uneven", "empty-chunks", "ulysses", "whole-experts"},
+    "torchtitan": {"empty-chunks", "sharded-experts", "slices"},
     "deepspeed": {
         "context",
         "interleaved",
         "uneven",
+        "empty-chunks",
         "gpipe",
         "whole-experts",
         "sharded-experts",
