@@ -19,6 +19,8 @@ from shardwise.frameworks.launch import TrainingLaunch
 _STAGES = {
     "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2,
 }  # fmt: skip
+_HALVES = ("bf16", "fp16")
+_ROLES = {"data": "dp_replicate", "fsdp": "dp_shard", "tensor": "tp", "context": "cp"}
 _NUMBERED = {str(number): name for number, name in enumerate(_STAGES, 1)}
 
 
@@ -36,7 +38,9 @@ def read(settings: Settings) -> TrainingLaunch:
     """The layout of a configuration, or of a script that names one."""
     strategy = _strategy(settings)
     stage = _STAGES[strategy]
-    sizes, fill = {}, "fsdp" if stage == 3 else "data"
+    sizes, fill = _parallelism(settings), "fsdp" if stage == 3 else "data"
+    if "fsdp" in sizes:
+        fill = "data"
     if strategy == "HYBRID_SHARD":
         sizes["fsdp"], fill = _of_node(settings), "data"
     micro, steps = trainer.batch_of(
@@ -46,22 +50,45 @@ def read(settings: Settings) -> TrainingLaunch:
     half = next((word for word in ("bf16", "fp16") if f"--{word}" in settings), precision)
     is_offloaded = _option(settings, "offload_params") is True
     recomputes = _option(settings, "activation_checkpointing") is True
+    recomputes = trainer.recomputes(settings) or recomputes
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
         n_chips=accelerate.processes(settings),
-        batch_per_chip=trainer.batch_per_chip(settings, micro, steps),
+        batch_per_chip=trainer.batch_per_chip(
+            settings, micro, steps, sizes.get("tensor", 1) * sizes.get("context", 1)
+        ),
         micro_batch=micro,
         n_microbatches=steps,
         zero=stage,
-        remat="full" if recomputes or trainer.recomputes(settings) else None,
+        remat="full" if recomputes else None,
         compute=half if half in ("fp16", "fp8") else "bf16",
-        precision="fp32",
-        dtypes={"reduce": half} if half in ("bf16", "fp16") and _is_fsdp(settings) else {},
+        # Weights that stay gathered are in 16 bits, beside fp32 shards.
+        precision="fp32-master" if stage == 2 and half in _HALVES else "fp32",
+        dtypes=_dtypes(half, stage) if half in _HALVES and _is_fsdp(settings) else {},
         offload=("optimizer",) if is_offloaded else (),
         notes=tuple(_notes(settings, strategy, half, is_offloaded=is_offloaded)),
         **trainer.words_of_run(settings),
     )
+
+
+def _dtypes(half: Any, stage: int) -> dict[str, str | None]:
+    """Dtypes in 16 bits of the training state: sums of gradients, and weights that stay whole."""
+    return {"reduce": half, "weights": half} if stage == 2 else {"reduce": half}
+
+
+def _parallelism(settings: Settings) -> dict[str, int]:
+    """Mesh sizes of `parallelism_config`, of accelerate from 1.10 on."""
+    sizes = {}
+    for role, name in _ROLES.items():
+        key = f"parallelism_config_{name}_size"
+        of_file = setting(settings, f"parallelism_config.{key}")
+        size = accelerate.whole({key: settings.get(f"--{key}", of_file)}, key)
+        if size is not None and size != 1:
+            sizes[role] = size
+    if _STAGES[_strategy(settings)] != 3 and "fsdp" in sizes:  # all ranks have whole weights
+        sizes["data"] = sizes.get("data", 1) * sizes.pop("fsdp")
+    return sizes
 
 
 def _option(settings: Settings, name: str) -> Any:

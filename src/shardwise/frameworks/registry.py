@@ -138,12 +138,6 @@ def export(plan: AnyPlan, name: str, part: str | None = None) -> Export:
             f"{framework.title} {does[framework.work]}, and the plan {does[work]} "
             f"{plan.model.name}. Name one of {', '.join(names(work))}."
         )
-    if isinstance(plan, ServingPlan):
-        written = framework.write(engine(plan, part))
-    elif part:
-        raise BadInput(f"--part {part} is for a disaggregated serving plan; this one trains.")
-    else:
-        written = framework.write(training_run(plan))
     if not framework.tpus and system_of(plan.hardware).chip.ici:
         others = [other for other in names(work) if FRAMEWORKS[other].tpus]
         raise BadInput(
@@ -151,6 +145,12 @@ def export(plan: AnyPlan, name: str, part: str | None = None) -> Export:
             f"plan again for GPUs, as h100:{plan.hardware.n_chips}, or export to "
             f"{', '.join(others)}."
         )
+    if isinstance(plan, ServingPlan):
+        written = framework.write(engine(plan, part))
+    elif part:
+        raise BadInput(f"--part {part} is for a disaggregated serving plan; this one trains.")
+    else:
+        written = framework.write(training_run(plan))
     return Export(
         framework=name,
         as_of=framework.as_of,
@@ -228,7 +228,7 @@ def read(
     return ReadFile(
         framework=framework,
         launch=launch,
-        misspelled=tuple(misspelled(settings, framework.name)),
+        misspelled=tuple(misspelled(settings, framework.name, watched.asked)),
         elsewhere=tuple(_elsewhere(settings)),
     )
 

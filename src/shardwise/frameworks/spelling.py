@@ -43,20 +43,26 @@ _IS_OTHER = {
     "group", "scale", "pin", "calib", "cluster", "unused", "block",
 }  # fmt: skip
 # Options that say what plans have anyway, and values that do.
+_OF_THIS_PACKAGE = ("jobset", "slurm")  # scripts that start its own trainer
 _AS_PLANNED = {
     "overlap_comm", "overlap_grad_reduce", "overlap_param_gather", "enable_chunked_prefill",
-    "mixed_precision", "deepspeed_activation_checkpointing",
+    "mixed_precision", "deepspeed_activation_checkpointing", "disable_radix_cache",
 }  # fmt: skip
 _VALUES_AS_PLANNED = (None, False, 0, "none", "null", "auto", "bf16", "bfloat16")
 
 
-def misspelled(settings: Settings, framework: str) -> list[str]:
-    """`OPTION; close: OPTION` for each option of a file that is likely a misspelled one."""
+def misspelled(settings: Settings, framework: str, asked: Collection[str] = ()) -> list[str]:
+    """`OPTION; close: OPTION` for each option of a file that is likely a misspelled one.
+
+    Args:
+        asked: last parts of the names of options that are read, also those of older versions.
+    """
     names = _names(framework)
     found = []
     for key in _keys(settings):
         plain = _plain(key)
         is_option = plain in names or plain.removeprefix("no_") in names or _is_inside(key, names)
+        is_option = is_option or last_name(key) in asked
         if len(plain) < SHORTEST or key.isupper() or is_option:  # variables of scripts are upper
             continue
         close = difflib.get_close_matches(plain, names, 1, CLOSE)
@@ -96,10 +102,10 @@ def unread(settings: Settings, asked: Collection[str], framework: str) -> list[s
     Args:
         asked: last parts of the names of options that are read, as `watched` has them.
     """
-    passed_over = {text.partition(";")[0] for text in misspelled(settings, framework)}
+    passed_over = {text.partition(";")[0] for text in misspelled(settings, framework, asked)}
     is_script, names = PROGRAM in settings, _names(framework)
     found: list[str] = []
-    if not names:  # a script that starts this package
+    if framework in _OF_THIS_PACKAGE:
         return found
     for path, value in flat(settings).items():
         name = last_name(path)

@@ -274,10 +274,10 @@ def _zero(values: dict[str, Any], shard: int, pipe: int) -> int:
 
 
 def _precision(values: dict[str, Any], zero: int) -> str:
-    """Precision of the state; under ZeRO-1 a 16-bit copy of the weights is beside their master."""
+    """Precision of the state; if weights stay gathered, their 16-bit copy is beside the master."""
     if values.get("training.dtype") == "bfloat16":
         return "bf16"
-    return "fp32-master" if zero == 1 else "fp32"
+    return "fp32-master" if zero in (1, 2) else "fp32"
 
 
 def _accumulated(

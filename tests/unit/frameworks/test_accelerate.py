@@ -114,9 +114,44 @@ def test_a_strategy_of_fsdp_is_a_layout(option: str, zero: int, mesh: Mesh) -> N
     launch = sharded(option)
     assert (launch.zero, launch.mesh(16), launch.n_chips) == (zero, mesh, 16)
     assert (launch.micro_batch, launch.n_microbatches, launch.batch_per_chip) == (2, 8, 16)
-    assert (launch.seq, launch.remat, launch.precision) == (4096, "full", "fp32")
-    assert launch.dtypes == {"reduce": "bf16"}
+    assert (launch.seq, launch.remat) == (4096, "full")
+    # Weights that stay gathered are 16 bits, beside fp32 shards.
+    precision, dtypes = "fp32", {"reduce": "bf16"}
+    if zero == 2:
+        precision, dtypes = "fp32-master", {"reduce": "bf16", "weights": "bf16"}
+    assert (launch.precision, launch.dtypes) == (precision, dtypes)
     assert launch.notes == ()
+
+
+PARALLEL = """{option}
+parallelism_config:
+  parallelism_config_dp_replicate_size: 2
+  parallelism_config_dp_shard_size: 2
+  parallelism_config_tp_size: 4"""
+
+
+@pytest.mark.parametrize(
+    ("option", "mesh"),
+    [
+        ("reshard_after_forward: true", Mesh(data=2, fsdp=2, tensor=4)),
+        ("reshard_after_forward: false", Mesh(data=4, tensor=4)),
+    ],
+)
+def test_a_mesh_of_accelerate_is_read(option: str, mesh: Mesh) -> None:
+    """The config of `parallelism_config`, in which a sequence has `tp` ranks."""
+    launch = sharded(PARALLEL.format(option=option))
+    assert launch.mesh(16) == mesh
+    assert launch.batch_per_chip == 16 / 4
+    assert launch.notes == ()
+
+
+def test_a_size_that_only_a_shell_knows_is_asked_for() -> None:
+    with pytest.raises(BadFile, match="HOSTS=NUMBER shardwise import"):
+        read(
+            "deepspeed --num_nodes=$HOSTS --num_gpus=8 t.py --deepspeed d.json",
+            "a.sh",
+            beside={"d.json": '{"zero_optimization": {"stage": 3}}'}.get,
+        )
 
 
 def test_a_plan_of_fsdp() -> None:

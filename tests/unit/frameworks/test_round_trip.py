@@ -245,8 +245,8 @@ def test_an_engine_that_no_framework_has_is_refused(problem: str) -> None:
     settings = {"tensor": 16, "kv": "batch"} if problem == "kv" else {"tensor": 4, "fsdp": 4}
     plan = sw.plan(
         sw.model("llama3-70b"),
-        sw.hardware("v5e:4x4"),
-        sw.Serve(context=4096, weights="int8", kv="int8", compute="int8"),
+        sw.hardware("h100:16"),
+        sw.Serve(context=4096, weights="fp8", kv="fp8", compute="fp8"),
         {**settings, problem: value},
         disaggregate=False,
     )

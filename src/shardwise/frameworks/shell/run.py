@@ -33,6 +33,7 @@ _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
 _OF_FUNCTIONS = ("local", "declare", "typeset")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TRUTHS = ("true", "false")
+_LEAVING = ("continue", "break")  # of the innermost loop
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
@@ -83,6 +84,7 @@ class _Shell:
         self._output: list[str] | None = None  # what is written inside `$(...)`
         self._locals: list[dict[str, Value | None]] = []  # of each function: their outer values
         self._is_returning = False
+        self._leaves = ""  # "continue" or "break", to the end of a turn
         self._scope.output = self._output_of
 
     @property
@@ -100,7 +102,7 @@ class _Shell:
     def _walk_all(self, body: list[Node]) -> bool | None:
         status: bool | None = True
         for node in body:
-            if self._is_returning:
+            if self._is_returning or self._leaves:
                 break
             status = self._walk(node)
         return status
@@ -204,6 +206,9 @@ class _Shell:
             return True
         if name in self._functions and self._depth < DEEPEST:
             self._function(self._functions[name], arguments)
+            return None
+        if name in _LEAVING:
+            self._leaves = "" if self._is_doubtful else name
             return None
         if name == "return" and self._locals:
             self._is_returning = not self._is_doubtful
@@ -314,6 +319,8 @@ class _Shell:
             for condition, body in node.branches
         ]
         self._choose(branches, node.otherwise)
+        if node.keyword != "if":
+            self._leaves = ""
         if node.keyword != "if" and len(self.result.unknown) > n_unknown:
             for name, value in self._scope.values.items():
                 if value != before.get(name) and isinstance(value, str):
@@ -374,10 +381,13 @@ class _Shell:
             n_before = len(self.result.commands)
             self._scope.set(node.variable, turn)
             self._walk_all(node.body)
+            leaves, self._leaves = self._leaves, ""
             if first is None and len(self.result.commands) > n_before:
                 first = turn
             elif first is not None:
                 del self.result.commands[n_before:]
+            if leaves == "break":
+                break
         if first is not None and len(turns) > 1:
             self.result.loops.append((node.variable, first))
 
