@@ -162,6 +162,9 @@ def read(
             "tokens between blocks. The plan has 1/"
             f"{tensor} of them, less memory than the run needs."
         )
+    instances = sizes["num_distributed_optimizer_instances"]
+    if zero in (1, 2) and instances > 1:
+        notes.append(copies_of_state("num_distributed_optimizer_instances", instances))
     dispatcher = values.get("moe_token_dispatcher_type", "alltoall")
     if dispatcher != "alltoall" and degree > 1:
         notes.append(
@@ -247,6 +250,14 @@ def _size(values: Mapping[str, Any], name: str, framework: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadFile(f"{framework}: {name} is {value!r}; it must be a number from 1.")
     return value
+
+
+def copies_of_state(option: str, copies: int) -> str:
+    """That optimizer state is sharded within groups of data parallelism, and a plan's over all."""
+    return (
+        f"{option} {copies}: each of {copies} groups of data ranks has all of the optimizer state. "
+        f"The plan shards it over all of them, 1/{copies} of the run's bytes a chip."
+    )
 
 
 def expert_axis(degree: int, expert_tensor: int, tensor: int, framework: str) -> int:

@@ -25,7 +25,7 @@ from shardwise.frameworks.exported import (
     refuse,
 )
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import expert_axis, unsaid
+from shardwise.frameworks.megatron_layout import copies_of_state, expert_axis, unsaid
 from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
 from shardwise.frameworks.watched import as_watched
@@ -196,6 +196,9 @@ def read(settings: Settings) -> TrainingLaunch:
     ranks = tensor * sizes["context"] * pipe
     converters = _converters(values)
     notes = _notes(values, converters)
+    copies = _size(values, "data_parallel_replicate_degree")
+    if zero in (1, 2) and copies > 1:
+        notes.append(copies_of_state("data_parallel_replicate_degree", copies))
     if pipe > 1:
         data_ranks = sizes["data"] * sizes.get("fsdp", 1) * expert if shard != -1 else None
         notes += _accumulated(values, local, batch, data_ranks)

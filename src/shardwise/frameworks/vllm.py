@@ -180,8 +180,9 @@ def knows(settings: Settings) -> int:
         "max_num_batched_tokens", "gpu_memory_utilization", "enable_expert_parallel",
         "kv_cache_dtype", "data_parallel_size",
     )  # fmt: skip
-    words = [settings.get("-m"), *words_of(settings)]
-    return Values(settings, "vllm").count(names) + 5 * ("vllm" in words or "dynamo.vllm" in words)
+    words = [str(settings.get("-m")), *words_of(settings)]
+    is_server = any(word in ("vllm", "dynamo.vllm") or word.startswith("vllm.") for word in words)
+    return Values(settings, "vllm").count(names) + 5 * is_server
 
 
 FRAMEWORK = Framework(

@@ -303,3 +303,51 @@ def test_of_several_servers_the_first_is_planned() -> None:
 def test_nodes_of_slurm_are_variables() -> None:
     text = "#SBATCH --nodes=2\nvllm serve a --pipeline-parallel-size $SLURM_JOB_NUM_NODES\n"
     assert registry.read(text, "a.sh", "vllm").launch.sizes["pipe"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        ("[ $((tp * 2)) -eq 8 ] || continue; {}", 4),
+        ("if [ $tp -lt 8 ]; then continue; fi; {}", 8),
+        ("[ $tp -gt 2 ] && break; {}", 2),
+        ("case $tp in 2) continue;; esac; {}", 4),
+        ("for pp in 1 2; do [ $((tp * pp)) = 8 ] || continue; {}; done", 4),
+        ("[ -f done-$tp ] && continue; {}", 2),  # which only the shell knows
+    ],
+)
+def test_a_turn_of_a_loop_that_is_left_has_no_command(body: str, size: int) -> None:
+    command = "vllm serve m --tensor-parallel-size $tp --max-model-len 4096"
+    text = f"for tp in 2 4 8; do {body.format(command)}; done"
+    launch = registry.read(text, "a.sh").launch
+    assert isinstance(launch, ServingLaunch)
+    assert launch.sizes["tensor"] == size
+
+
+@pytest.mark.parametrize(
+    ("terms", "size"),
+    [
+        ("$((2**3))", 8),
+        ("$((16 / 2 > 4 ? 8 : 4))", 8),
+        ("$(( (TP > 4 ? 2 : 4) * 2 ))", 8),
+        ("$((TP * 2 == 8 ? TP * 2 : 1))", 8),
+    ],
+)
+def test_sizes_that_a_shell_computes(terms: str, size: int) -> None:
+    text = f"TP=4\nvllm serve m --tensor-parallel-size {terms} --max-model-len 4096"
+    launch = registry.read(text, "a.sh").launch
+    assert isinstance(launch, ServingLaunch)
+    assert launch.sizes["tensor"] == size
+
+
+def test_a_parser_of_arguments_is_no_option() -> None:
+    """Its labels are flags of the script, and `printf -v` sets a variable."""
+    text = """while [[ $# -gt 0 ]]; do case "$1" in
+  --tp) TP="$2"; shift 2;; --model) MODEL="$2"; shift 2;; *) shift;; esac; done
+: ${TP:=4}
+printf -v LEN "%d" 4096
+python -m vllm.entrypoints.openai.api_server --model=${MODEL:-m} -tp=$TP --max-model-len=$LEN"""
+    found = registry.read(text, "serve.sh")
+    assert found.framework.name == "vllm"
+    assert isinstance(found.launch, ServingLaunch)
+    assert (found.launch.sizes["tensor"], found.launch.context) == (4, 4096)

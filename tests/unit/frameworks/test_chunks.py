@@ -165,3 +165,12 @@ def test_megatron_has_the_queue_that_it_requires() -> None:
     assert variable in registry.export(plans.training("1f1b"), "megatron").text
     assert variable not in registry.export(plans.training("hybrid"), "megatron").text
     assert variable not in registry.export(plans.training("fsdp-tensor"), "megatron").text
+
+
+def test_groups_with_copies_of_the_optimizer_state_are_said() -> None:
+    copies = "--num-distributed-optimizer-instances 4"
+    launch = registry.read(f"{MIXTRAL} {copies}", "a.sh").launch
+    assert any("num_distributed_optimizer_instances 4: each of 4" in n for n in launch.notes)
+    replicated = f"{TITAN} --parallelism.data_parallel_replicate_degree 2"
+    launch = registry.read(replicated, "a.sh").launch
+    assert any("data_parallel_replicate_degree 2: each of 2" in n for n in launch.notes)

@@ -10,8 +10,10 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 
 from shardwise.frameworks.shell.expansion import Scope
+from shardwise.frameworks.shell.nodes import Command, Node
 
 TESTS = ("[", "[[", "test")
+TRUTHS = ("true", "false")
 _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt,
     "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
@@ -39,6 +41,11 @@ def matches(word: str, patterns: Iterable[str], scope: Scope) -> bool | None:
     if value is None:
         return None
     return any(fnmatch.fnmatchcase(value, scope.text(pattern)) for pattern in patterns)
+
+
+def is_test(node: Node) -> bool:
+    """Whether a command is nothing but a condition."""
+    return isinstance(node, Command) and node.words[:1] in ([word] for word in (*TESTS, *TRUTHS))
 
 
 def negated(value: bool | None) -> bool | None:

@@ -14,9 +14,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from shardwise.errors import BadFile
-from shardwise.frameworks.shell import nodes, syntax
+from shardwise.frameworks.shell import conditions, nodes, syntax
 from shardwise.frameworks.shell.assignments import ASSIGNMENT, assign, calculate
-from shardwise.frameworks.shell.conditions import TESTS, all_of, any_of, holds, matches, negated
+from shardwise.frameworks.shell.conditions import all_of, any_of, negated
 from shardwise.frameworks.shell.expansion import Scope, Value
 from shardwise.frameworks.shell.launchers import scripts_of, started, variables_of
 from shardwise.frameworks.shell.nodes import Node, as_written
@@ -32,7 +32,6 @@ _OVERRIDE = re.compile(r"[a-z]+_[a-z_]+=")
 _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
 _OF_FUNCTIONS = ("local", "declare", "typeset")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_TRUTHS = ("true", "false")
 _LEAVING = ("continue", "break")  # of the innermost loop
 _WRITERS = ("echo", "printf")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
@@ -136,8 +135,8 @@ class _Shell:
     def _command(self, words: list[str]) -> bool | None:
         if words and words[0] == "!":
             return negated(self._command(words[1:]))
-        if words and words[0] in TESTS:
-            return holds(words, self._scope)
+        if words and words[0] in conditions.TESTS:
+            return conditions.holds(words, self._scope)
         if self._is_doubtful:
             self.result.doubtful += settings_of(" ".join(words))
         if len(words) == 1 and (arithmetic := _SUM.fullmatch(words[0])):
@@ -193,7 +192,7 @@ class _Shell:
 
     def _call(self, before: list[str], fields: list[str]) -> bool | None:
         name, arguments = (fields[0], fields[1:]) if fields else ("", [])
-        if name in _TRUTHS:
+        if name in conditions.TRUTHS:
             return name == "true"
         if name == "read":
             self._read(arguments)
@@ -220,7 +219,9 @@ class _Shell:
                 partial(self._with, launched.variables, partial(self._call, [], launched.command))
             )
             return None
-        if name in _WRITERS and self._output is not None:
+        if fields[:2] == ["printf", "-v"] and len(fields) > 3:
+            self._scope.set(fields[2], written(["printf", *fields[3:]]) or f"$({' '.join(fields)})")
+        elif name in _WRITERS and self._output is not None:
             self._write(fields)
         if fields and name not in _WRITERS:
             command = [*before, *fields]
@@ -283,14 +284,14 @@ class _Shell:
     def _chain(self, first: Node, following: list[tuple[str, Node]]) -> bool | None:
         """Commands with `&&` and `||`. A command whose success is not known succeeds."""
         status = self._walk(first)
-        is_test = _is_test(first)
+        is_condition = conditions.is_test(first)
         for operator, node in following:
             if operator in ("|", "|&"):
                 status = self._walk(node)
-            elif _is_test(node):
+            elif conditions.is_test(node):
                 statuses = (status, self._walk(node))
                 status = all_of(statuses) if operator == "&&" else any_of(statuses)
-            elif status is None and is_test:
+            elif status is None and is_condition:
                 self.result.unknown.append(as_written(first))
                 self._doubtfully([node])
             elif (status is not False) == (operator == "&&"):
@@ -338,7 +339,7 @@ class _Shell:
     def _case(self, node: nodes.Case) -> None:
         branches = [
             _Branch(
-                decide=partial(matches, node.word, patterns, self._scope),
+                decide=partial(conditions.matches, node.word, patterns, self._scope),
                 condition=f"case {node.word} in {'|'.join(patterns)})",
                 body=body,
             )
@@ -394,8 +395,3 @@ class _Shell:
     def _skip(self, body: list[Node]) -> None:
         for node in body:
             self.result.skipped += settings_of(as_written(node))
-
-
-def _is_test(node: Node) -> bool:
-    """Whether a command is nothing but a condition."""
-    return isinstance(node, nodes.Command) and node.words[:1] in ([w] for w in (*TESTS, *_TRUTHS))
