@@ -171,8 +171,9 @@ function Pareto({ frame, best, batches }) {
   }, [frame, best, batches]);
   return html`<figure><h3>Latency and throughput</h3>
     <${Drawn} label="Throughput of a chip over latency" options=${options} />
-    <figcaption>The star is this plan, triangles are ${serving
-      ? "the front of the search, the line is this engine at other batches" : "the other strategies of the search"}${bound && serving ? "; the shade is within the bound" : ""}.</figcaption>
+    <figcaption>The star is this plan${points.some((p) => !p.own) ? `, ${serving
+      ? "triangles are the front of the search, the line is this engine at other batches"
+      : "triangles are the other strategies of the search"}` : ""}${bound && serving ? "; the shade is within the bound" : ""}.</figcaption>
     <${Twin} caption="latency and throughput" head=${["strategy", "time", "tokens/s/chip"]} rows=${
       points.map((p) => [p.name, seconds(p.seconds), whole(p.rate)])} /></figure>`;
 }

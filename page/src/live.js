@@ -68,7 +68,9 @@ export function Live({ records, problem }) {
       <figure><h3>Step time</h3>${has("step_s")
         ? html`<${Drawn} label="Seconds of a step, within the planned band" options=${times} />`
         : html`<p>No record has step_s, the seconds of a step.</p>`}
-        <figcaption>The band is planned: all communication hidden to none hidden.</figcaption></figure>
+        <figcaption>${has("lower") && has("upper")
+          ? "The band is planned: all communication hidden to none hidden."
+          : "The records have no planned times, lower and upper, which would be a band."}</figcaption></figure>
     </div>
     <${Twin} caption=${`the last ${tail.length} steps`} head=${["step", "loss", "time", "planned", "MFU"]}
       rows=${tail.map((r) => [r.step, r.loss ?? "–", r.step_s != null ? seconds(r.step_s) : "–",

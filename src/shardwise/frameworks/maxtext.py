@@ -21,6 +21,7 @@ from shardwise.frameworks.megatron_layout import unsaid
 from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.spelling import unknown_options
 from shardwise.hardware import Switched
+from shardwise.models import Moe
 
 _AXES = {
     "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
@@ -125,9 +126,10 @@ def _check(run: TrainingRun) -> None:
             "its pipeline is one scan, GPipe, or circular with chunks",
             "--fix schedule=gpipe --any-layout",
         )
-    n_layers, chunks = run.model.groups[-1].count, layout.mesh.pipe * layout.virtual
-    if len(run.model.groups) == 1 or not run.is_moe:
-        n_layers = run.plan.model.n_layers
+    chunks = layout.mesh.pipe * layout.virtual
+    n_layers = run.plan.model.n_layers
+    if run.is_moe:  # dense layers before those with experts are outside of the pipeline
+        n_layers = sum(g.count for g in run.model.groups if isinstance(g.layer.ffn, Moe))
     if layout.is_pipelined and n_layers % chunks:
         raise refuse(
             "maxtext",
