@@ -184,3 +184,13 @@ def test_two_measurements_of_one_machine_are_told_apart() -> None:
     done = run("hw", "diff", "h100", "h100")
     assert done.out.splitlines()[0] == "second against first: 0 figures differ."
     assert run("hw", "diff", "h100", "b200").out.startswith("b200 against h100: ")
+
+
+def test_an_engine_says_how_many_chips_share_an_expert() -> None:
+    engine = "plan mixtral-8x7b h100:8 --serve --context 4096 --mesh tensor=8,expert_tensor="
+    said = {1: "(whole experts)", 2: "(an expert over 2 chips)"}
+    for n, words in said.items():
+        assert f"tensor 8 {words} on h100:8" in " ".join(
+            run(*shlex.split(f"{engine}{n}")).out.split()
+        )
+    assert "tensor 8 on h100:8" in " ".join(run(*shlex.split(f"{engine}8")).out.split())

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from shardwise.simulate.metrics import Summary
 
 
-def layout_choices(weights: str, kv: str, expert_tensor: int | None) -> str:
-    """Choices of a layout of engines that are not the usual ones: ` (KV by batch)`; or empty."""
+def layout_choices(weights: str, kv: str, expert_tensor: int | None, tensor: int) -> str:
+    """Choices of a layout of engines that are not the usual ones: ` (KV by batch)`; or empty.
+
+    Args:
+        expert_tensor: chips that share an expert; None for all of `tensor`.
+    """
     words = []
     if weights != "stationary":
         words.append(weights)
@@ -16,6 +20,8 @@ def layout_choices(weights: str, kv: str, expert_tensor: int | None) -> str:
         words.append(f"KV by {kv}")
     if expert_tensor == 1:
         words.append("whole experts")
+    elif expert_tensor and expert_tensor < tensor:
+        words.append(f"an expert over {expert_tensor} chips")
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -38,7 +44,9 @@ class Engines:
     def __str__(self) -> str:
         """For example `2 × tensor 4 (KV by batch) on h100:4`."""
         sizes = " × ".join(f"{role} {n}" for role, n in self.mesh.items() if n > 1) or "one chip"
-        choices = layout_choices(self.weights, self.kv, self.expert_tensor)
+        choices = layout_choices(
+            self.weights, self.kv, self.expert_tensor, self.mesh.get("tensor", 1)
+        )
         return f"{self.count:,} × {sizes}{choices} on {self.hardware}"
 
 

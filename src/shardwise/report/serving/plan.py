@@ -107,7 +107,9 @@ def _tpot(plan: ServingPlan) -> str:
 def engines_text(engines: PlannedEngines) -> str:
     """Engines with their layout and machine: `2 engines of tensor 8 (KV by batch) on h100:8`."""
     text = mesh_text({**engines.mesh, "data": 1})
-    text += layout_choices(engines.weights, engines.kv, engines.expert_tensor)
+    text += layout_choices(
+        engines.weights, engines.kv, engines.expert_tensor, engines.mesh.get("tensor", 1)
+    )
     if engines.count > 1:
         text = f"{engines.count:,} engines of {text}"
     return f"{text} on {engines.hardware}"
