@@ -22,7 +22,7 @@ AXES = {
     "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
     "pipe": "pipeline",
 }  # fmt: skip
-REFUSED = {"1f1b", "ulysses", "whole-experts"}
+REFUSED = {"1f1b", "uneven", "empty-chunks", "ulysses", "whole-experts"}
 TPUS = {
     "tpu-gather": ("llama3-8b", "gather"),
     "tpu-ring": ("llama3-8b", "ring"),
