@@ -21,7 +21,7 @@ from shardwise.frameworks.megatron_layout import unsaid
 from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.spelling import unknown_options
 from shardwise.hardware import Switched
-from shardwise.models import Moe
+from shardwise.models import Moe, stack
 
 _AXES = {
     "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
@@ -130,6 +130,13 @@ def _check(run: TrainingRun) -> None:
     n_layers = run.plan.model.n_layers
     if run.is_moe:  # dense layers before those with experts are outside of the pipeline
         n_layers = sum(g.count for g in run.model.groups if isinstance(g.layer.ffn, Moe))
+    if layout.is_pipelined and len(stack(run.model)[-1].kinds) > 1:
+        raise refuse(
+            "maxtext",
+            f"pipe {layout.mesh.pipe} of layers that alternate",
+            "its stages repeat one layer, or one whole period in the place of each layer",
+            "--fix pipe=1",
+        )
     if layout.is_pipelined and n_layers % chunks:
         raise refuse(
             "maxtext",

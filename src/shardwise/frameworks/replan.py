@@ -57,7 +57,8 @@ def training_plan(
         )
     mesh = launch.mesh(system.n_chips)
     choices = launch.choices(mesh, n_layers, has_experts=model.is_moe)
-    if batch and (launch.batch or launch.batch_per_chip):  # another has other microbatches
+    own = _batch(launch, system)
+    if batch and own and batch[0] != own:  # another has other microbatches
         choices.pop("n_microbatches", None)
     compute = launch.compute or "bf16"
     job = Train(

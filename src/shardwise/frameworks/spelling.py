@@ -47,6 +47,7 @@ _OF_THIS_PACKAGE = ("jobset", "slurm")  # scripts that start its own trainer
 _AS_PLANNED = {
     "overlap_comm", "overlap_grad_reduce", "overlap_param_gather", "enable_chunked_prefill",
     "mixed_precision", "deepspeed_activation_checkpointing", "disable_radix_cache",
+    "num_layers_per_pipeline_stage",
 }  # fmt: skip
 _VALUES_AS_PLANNED = (None, False, 0, "none", "null", "auto", "bf16", "bfloat16")
 

@@ -290,6 +290,12 @@ def _accumulated(
     size = exported.number(
         values, "parallelism.pipeline_parallel_microbatch_size", 1, framework="torchtitan"
     )
+    if local and batch and ranks is None:
+        yield (
+            f"global_batch_size {batch} with local_batch_size {local}: with more than {local} for "
+            "each data rank, torchtitan runs its schedule several times a step, and the plan once, "
+            "with a smaller bubble."
+        )
     if local and batch and ranks and batch > local * ranks:
         yield (
             f"torchtitan runs its schedule {batch // (local * ranks)} times a step, each with "

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadFile
+from shardwise.errors import BadFile, BadInput
 from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import TrainingLaunch
 from tests.golden.terminal import run
@@ -174,3 +174,32 @@ def test_groups_with_copies_of_the_optimizer_state_are_said() -> None:
     replicated = f"{TITAN} --parallelism.data_parallel_replicate_degree 2"
     launch = registry.read(replicated, "a.sh").launch
     assert any("data_parallel_replicate_degree 2: each of 2" in n for n in launch.notes)
+
+
+def test_the_batch_of_the_file_keeps_its_microbatches() -> None:
+    """Also if it is given again, beside the file."""
+    plan = plans.training("gpipe")
+    text = registry.export(plan, "maxtext").text
+    assert f"num_pipeline_microbatches: {plan.layout.n_microbatches}" in text
+    more = text.replace(
+        f"num_pipeline_microbatches: {plan.layout.n_microbatches}", "num_pipeline_microbatches: 16"
+    )
+    launch = registry.read(more, "a.yml", "maxtext").launch
+    assert isinstance(launch, TrainingLaunch)
+    model, machine = sw.model("llama3-70b"), sw.hardware("h100:128")
+    for batch in (None, (256, 4096)):
+        again = replan.training_plan(launch, model, machine, batch)
+        assert again.layout.n_microbatches == 16
+    assert replan.training_plan(launch, model, machine, (512, 4096)).job.batch == 512
+
+
+def test_alternating_layers_are_no_stages_of_maxtext() -> None:
+    """A stage would repeat a period of them in the place of each layer."""
+    with pytest.raises(BadInput, match=r"pipe 8 of layers that alternate.* --fix pipe=1"):
+        registry.export(plans.training("empty-chunks"), "maxtext")
+
+
+def test_a_batch_of_unknown_ranks_may_take_several_schedules() -> None:
+    text = TITAN.replace("data_parallel_shard_degree 2", "data_parallel_shard_degree -1")
+    notes = registry.read(text, "a.sh").launch.notes
+    assert any("runs its schedule several times a step" in note for note in notes)
