@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks.exported import Settings, no_number
+from shardwise.frameworks.exported import Settings
 
 KIND = "distributed_type"
 # Key of `deepspeed_config` -> key of DeepSpeed's own configuration.
@@ -42,18 +42,6 @@ def processes(settings: Settings) -> int | None:
     """GPUs of all machines, one for each process; None if they are not given."""
     number = settings.get("--num_processes", settings.get("num_processes"))
     return number if isinstance(number, int) else None
-
-
-def whole(settings: Settings, key: str, framework: str = "accelerate") -> int | None:
-    """The number of an option, of a file or a launcher; None if it is left out.
-
-    Raises:
-        BadFile: it is none, as a variable that only a shell knows.
-    """
-    value = settings.get(key)
-    if value is not None and not isinstance(value, int):
-        raise BadFile(no_number(framework, key, value))
-    return value
 
 
 def translated(settings: Settings) -> Settings:

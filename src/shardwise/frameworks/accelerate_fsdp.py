@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import accelerate, trainer
+from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse, setting
 from shardwise.frameworks.launch import TrainingLaunch
 
@@ -38,19 +39,18 @@ def read(settings: Settings) -> TrainingLaunch:
     """The layout of a configuration, or of a script that names one."""
     strategy = _strategy(settings)
     stage = _STAGES[strategy]
-    sizes, fill = _parallelism(settings), "fsdp" if stage == 3 else "data"
-    if "fsdp" in sizes:
-        fill = "data"
+    sizes = _parallelism(settings, stage)
+    fill = "fsdp" if stage == 3 and "fsdp" not in sizes else "data"
     if strategy == "HYBRID_SHARD":
         sizes["fsdp"], fill = _of_node(settings), "data"
     micro, steps = trainer.batch_of(
         settings, None, trainer.first_number(settings, "gradient_accumulation_steps")
     )
     precision = settings.get("--mixed_precision", settings.get("mixed_precision"))
-    half = next((word for word in ("bf16", "fp16") if f"--{word}" in settings), precision)
+    half = next((word for word in _HALVES if f"--{word}" in settings), precision)
     is_offloaded = _option(settings, "offload_params") is True
-    recomputes = _option(settings, "activation_checkpointing") is True
-    recomputes = trainer.recomputes(settings) or recomputes
+    of_fsdp = _option(settings, "activation_checkpointing") is True
+    of_trainer = trainer.recomputes(settings)
     return TrainingLaunch(
         sizes=sizes,
         fill=fill,
@@ -61,7 +61,7 @@ def read(settings: Settings) -> TrainingLaunch:
         micro_batch=micro,
         n_microbatches=steps,
         zero=stage,
-        remat="full" if recomputes else None,
+        remat="full" if of_fsdp or of_trainer else None,
         compute=half if half in ("fp16", "fp8") else "bf16",
         # Weights that stay gathered are in 16 bits, beside fp32 shards.
         precision="fp32-master" if stage == 2 and half in _HALVES else "fp32",
@@ -77,16 +77,16 @@ def _dtypes(half: Any, stage: int) -> dict[str, str | None]:
     return {"reduce": half, "weights": half} if stage == 2 else {"reduce": half}
 
 
-def _parallelism(settings: Settings) -> dict[str, int]:
-    """Mesh sizes of `parallelism_config`, of accelerate from 1.10 on."""
+def _parallelism(settings: Settings, stage: int) -> dict[str, int]:
+    """Mesh sizes above 1 of `parallelism_config`, of accelerate from 1.10 on."""
     sizes = {}
     for role, name in _ROLES.items():
         key = f"parallelism_config_{name}_size"
         of_file = setting(settings, f"parallelism_config.{key}")
-        size = accelerate.whole({key: settings.get(f"--{key}", of_file)}, key)
-        if size is not None and size != 1:
+        size = Values({key: settings.get(f"--{key}", of_file)}, "accelerate").size(key)
+        if size > 1:
             sizes[role] = size
-    if _STAGES[_strategy(settings)] != 3 and "fsdp" in sizes:  # all ranks have whole weights
+    if stage != 3 and "fsdp" in sizes:  # all ranks have whole weights
         sizes["data"] = sizes.get("data", 1) * sizes.pop("fsdp")
     return sizes
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks import accelerate, trainer
+from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -199,7 +200,7 @@ def _n_started(settings: Settings) -> int | None:
     """GPUs that `deepspeed`, `accelerate` or `torchrun` starts, if the file says so."""
     per_node = first_number(settings, "--num_gpus")
     if per_node:
-        return per_node * (accelerate.whole(settings, "--num_nodes", "deepspeed") or 1)
+        return per_node * (Values(settings, "deepspeed").number("num_nodes") or 1)
     return accelerate.processes(settings) or torchrun_chips(settings)
 
 

@@ -44,9 +44,7 @@ _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_
 
 def write(run: TrainingRun) -> Written:
     """The file of a plan."""
-    values, notes = megatron_layout.write(run, "megatron-bridge")
-    for name in ("use_distributed_optimizer", *megatron_stages.ENDS):  # which recipes may have
-        values.setdefault(name, False)
+    values, notes = megatron_layout.write(run, "megatron-bridge", over_recipe=True)
     paths = {f"{_SECTIONS.get(key, 'model')}.{key}": value for key, value in values.items()}
     paths["dataset.sequence_length"] = run.job.seq
     paths["mixed_precision"] = _MIXED_PRECISION.get(run.job.compute, "bf16_mixed")

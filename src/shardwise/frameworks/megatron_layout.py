@@ -29,8 +29,13 @@ _FSDP_DTYPES = {
 }
 
 
-def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
+def write(
+    run: TrainingRun, framework: str, *, over_recipe: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """The values of Megatron Core's fields for a plan, without those at their default, and notes.
+
+    Args:
+        over_recipe: whether they override a recipe, which may switch on what the plan has not.
 
     Raises:
         BadInput: Megatron Core lacks something of the plan.
@@ -64,7 +69,10 @@ def write(run: TrainingRun, framework: str) -> tuple[dict[str, Any], list[str]]:
         values["tp_comm_overlap"] = True
     values |= _sharding(run)
     recompute, notes = megatron_recompute.write(run)
-    return values | recompute, [*notes, *unsaid(run)]
+    off = ("use_distributed_optimizer", *megatron_stages.ENDS) if over_recipe else ()
+    values |= recompute
+    values |= {name: False for name in off if name not in values}
+    return values, [*notes, *unsaid(run)]
 
 
 def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:

@@ -14,11 +14,12 @@ from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import TrainingRun
+from shardwise.search.training.forms import MAX_CHUNKS
+from shardwise.strategy.stages import stages
 
 # Whether the head, and the embedding, take the place of a layer in their stage.
 ENDS = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
 LAYOUT = "pipeline_model_parallel_layout"
-MAX_CHUNKS = 16  # of a stage, that a search tries
 MAX_LETTERS = 100_000  # of a layout that is written out, far above those of any model
 
 
@@ -29,10 +30,9 @@ def write(run: TrainingRun) -> dict[str, Any]:
     last = last_stage(n_layers, pipe)
     if layout.virtual == 1 and last > 0:
         return {"num_layers_in_last_pipeline_stage": last} if n_layers % pipe else {}
-    n_chunks = pipe * layout.virtual
-    spare = -n_layers % n_chunks
+    spare = stages(n_layers, layout).spare
     if spare > len(ENDS):
-        return {LAYOUT: written_out(n_layers, n_chunks)}
+        return {LAYOUT: written_out(n_layers, pipe * layout.virtual)}
     chunks = {"virtual_pipeline_model_parallel_size": layout.virtual}
     return chunks | dict.fromkeys(ENDS[:spare], True)
 
@@ -43,17 +43,19 @@ def written_out(n_layers: int, n_chunks: int) -> str:
     >>> written_out(36, 40), written_out(7, 4)
     ('Et|(t|)*35|||L', 'Ett|(tt|)*2tL')
     """
-    full, rest = divmod(n_layers, -(-n_layers // n_chunks))
-    layers = "t" * -(-n_layers // n_chunks)
+    n_each = -(-n_layers // n_chunks)
+    full, rest = divmod(n_layers, n_each)
+    layers = "t" * n_each
     more = ["t" * rest, *[""] * (n_chunks - full - 1)]
     return f"E{layers}|({layers}|)*{full - 1}{'|'.join(more)}L"
 
 
 def notes(run: TrainingRun) -> list[str]:
     """Which layers a framework leaves out of the chunks of a plan, where the plan has others."""
-    n_chunks = run.layout.mesh.pipe * run.layout.virtual
-    if run.layout.virtual == 1 or -run.plan.model.n_layers % n_chunks != len(ENDS):
+    layout = run.layout
+    if layout.virtual == 1 or stages(run.plan.model.n_layers, layout).spare != len(ENDS):
         return []
+    n_chunks = layout.mesh.pipe * layout.virtual
     return [
         f"{n_chunks:,} chunks have room for two layers more: here beside the embedding and beside "
         "the head, in the plan both at the end."

@@ -41,9 +41,7 @@ _RECIPES = {
 
 def write(run: TrainingRun) -> Written:
     """The command of a plan."""
-    values, notes = megatron_layout.write(run, "nemo")
-    for name in ("use_distributed_optimizer", *megatron_stages.ENDS):  # which recipes may have
-        values.setdefault(name, False)
+    values, notes = megatron_layout.write(run, "nemo", over_recipe=True)
     recipe = _RECIPES.get(run.plan.model.name)
     if recipe is None:
         recipe = "RECIPE"

@@ -222,13 +222,14 @@ def read(
     sequence = _SEQUENCE.search(text)
     if sequence and isinstance(launch, TrainingLaunch):
         launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
-    if options := unread(settings, watched.asked, framework.name):
+    typos = misspelled(settings, framework.name, watched.asked)
+    if options := unread(settings, watched.asked, framework.name, typos):
         note = f"not read, though layout, memory or speed may depend on it: {_listed(options)}."
         launch = replace(launch, notes=(*launch.notes, note))
     return ReadFile(
         framework=framework,
         launch=launch,
-        misspelled=tuple(misspelled(settings, framework.name, watched.asked)),
+        misspelled=tuple(typos),
         elsewhere=tuple(_elsewhere(settings)),
     )
 

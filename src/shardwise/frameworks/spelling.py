@@ -42,8 +42,8 @@ _IS_OTHER = {
     "transfer", "connector", "metrics", "image", "video", "tokens", "warn", "report", "bucket",
     "group", "scale", "pin", "calib", "cluster", "unused", "block",
 }  # fmt: skip
-# Options that say what plans have anyway, and values that do.
 _OF_THIS_PACKAGE = ("jobset", "slurm")  # scripts that start its own trainer
+# Options that say what plans have anyway, and values that do.
 _AS_PLANNED = {
     "overlap_comm", "overlap_grad_reduce", "overlap_param_gather", "enable_chunked_prefill",
     "mixed_precision", "deepspeed_activation_checkpointing", "disable_radix_cache",
@@ -62,8 +62,8 @@ def misspelled(settings: Settings, framework: str, asked: Collection[str] = ()) 
     found = []
     for key in _keys(settings):
         plain = _plain(key)
-        is_option = plain in names or plain.removeprefix("no_") in names or _is_inside(key, names)
-        is_option = is_option or last_name(key) in asked
+        is_option = plain in names or plain.removeprefix("no_") in names
+        is_option = is_option or _is_inside(key, names) or last_name(key) in asked
         if len(plain) < SHORTEST or key.isupper() or is_option:  # variables of scripts are upper
             continue
         close = difflib.get_close_matches(plain, names, 1, CLOSE)
@@ -95,15 +95,18 @@ def unknown_options(settings: Settings, framework: str) -> list[str]:
     ]
 
 
-def unread(settings: Settings, asked: Collection[str], framework: str) -> list[str]:
+def unread(
+    settings: Settings, asked: Collection[str], framework: str, typos: Collection[str]
+) -> list[str]:
     """Options of a file that nothing asked for, and that may change layout, memory or speed.
 
     Misspelled options are left out, and those that say what plans have anyway.
 
     Args:
         asked: last parts of the names of options that are read, as `watched` has them.
+        typos: what `misspelled` found.
     """
-    passed_over = {text.partition(";")[0] for text in misspelled(settings, framework, asked)}
+    passed_over = {text.partition(";")[0] for text in typos}
     is_script, names = PROGRAM in settings, _names(framework)
     found: list[str] = []
     if framework in _OF_THIS_PACKAGE:

@@ -29,6 +29,7 @@ from shardwise.frameworks.megatron_layout import copies_of_state, expert_axis, u
 from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
 from shardwise.frameworks.watched import as_watched
+from shardwise.strategy.stages import stages
 
 _SCHEDULES = {
     "gpipe": "GPipe",
@@ -47,8 +48,7 @@ _CONFIGS = {
     "deepseek-v2-lite": ("deepseek_v3", "deepseek_v3_16b"),
     "deepseek-v3": ("deepseek_v3", "deepseek_v3_671b"),
 }
-# Layers that embeddings and head count as, 1 each by default.
-# Layers that the head, and the embedding, count as in their stages.
+# Layers that the head, and the embedding, count as in their stages, 1 each by default.
 _ENDS = ("pipeline_parallel_last_stage_less_layers", "pipeline_parallel_first_stage_less_layers")
 _ASYNC_TENSOR = tuple(  # first where torchtitan has it now
     f"{section}.enable_async_tensor_parallel"
@@ -103,10 +103,10 @@ def _pipeline(run: TrainingRun) -> Settings:
         "--parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
     }
     if layout.virtual > 1:
-        n_layers, n_chunks = run.plan.model.n_layers, layout.mesh.pipe * layout.virtual
-        settings["--parallelism.pipeline_parallel_layers_per_stage"] = -(-n_layers // n_chunks)
+        stage = stages(run.plan.model.n_layers, layout)
+        settings["--parallelism.pipeline_parallel_layers_per_stage"] = stage.held // stage.chunks
         for i, name in enumerate(_ENDS):
-            settings[f"--parallelism.{name}"] = int(-n_layers % n_chunks > i)
+            settings[f"--parallelism.{name}"] = int(stage.spare > i)
     return settings
 
 
@@ -149,8 +149,8 @@ def _check(run: TrainingRun) -> None:
             f"it has {', '.join(_SCHEDULES)}",
             "--fix schedule=1f1b",
         )
-    n_layers, n_chunks = run.plan.model.n_layers, mesh.pipe * layout.virtual
-    if layout.virtual > 1 and -n_layers % n_chunks > len(_ENDS):
+    n_layers = run.plan.model.n_layers
+    if layout.virtual > 1 and stages(n_layers, layout).spare > len(_ENDS):
         raise refuse(
             "torchtitan",
             f"pipe {mesh.pipe} with {layout.virtual} chunks of {n_layers} layers",

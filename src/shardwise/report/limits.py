@@ -54,7 +54,8 @@ def _most_ways(ways: Sequence[Limit]) -> str:
     name = max(reached, key=lambda name: reached[name])
     if reached[name] < 2:
         return f"no tensor parallelism ({reached[name]:.2g} ways: {name})"
-    return f"up to {reached[name]:,.1f}-way tensor parallelism ({name})".replace(".0-way", "-way")
+    most = f"{reached[name]:,.1f}".removesuffix(".0")
+    return f"up to {most}-way tensor parallelism ({name})"
 
 
 def _enough(limits: Sequence[Limit], tokens: float) -> str:

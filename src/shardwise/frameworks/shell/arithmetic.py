@@ -13,13 +13,22 @@ from collections.abc import Callable
 LONGEST = 200  # characters
 MOST_PLACES = 64  # of a shift, and of a power of two
 _CHOICE = re.compile(r"\(([^()]*\?[^()]*)\)")  # in the innermost parentheses
+
+
+def _power(number: int, exponent: int) -> int:
+    """A power; 0 for one that no size has, and a ValueError for a fraction."""
+    if exponent < 0:
+        raise ValueError("a shell has whole numbers only")
+    return number**exponent if number.bit_length() * exponent <= MOST_PLACES else 0
+
+
 _OPERATORS: dict[type[ast.operator] | type[ast.cmpop], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.floordiv,  # of whole numbers, as in a shell
     ast.Mod: operator.mod,
-    ast.Pow: lambda number, exponent: _power(number, exponent),
+    ast.Pow: _power,
     ast.LShift: lambda number, places: number << min(places, MOST_PLACES),
     ast.RShift: operator.rshift,
     ast.Eq: operator.eq,
@@ -39,6 +48,9 @@ def value(terms: str) -> int | None:
     >>> value("2**3"), value("2 * (16 / 2 > 4 ? 8 : 4)")
     (8, 16)
     """
+    terms = terms.strip()
+    if len(terms) > LONGEST:
+        return None
     while choice := _CHOICE.search(terms):
         terms = terms[: choice.start()] + str(value(choice[1])) + terms[choice.end() :]
     condition, is_choice, values = terms.partition("?")
@@ -46,20 +58,13 @@ def value(terms: str) -> int | None:
         return None  # of several, without parentheses
     if is_choice:
         return value(values.rpartition(":")[0 if value(condition) else 2])
-    terms = terms.strip().replace("&&", " and ").replace("||", " or ")
+    terms = terms.replace("&&", " and ").replace("||", " or ")
     if len(terms) > LONGEST or not re.fullmatch(r"(?:[\d\s+\-*/%()<>=!]|and|or)+", terms):
         return None
     try:
         return _value(ast.parse(terms, mode="eval").body)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError):
         return None
-
-
-def _power(number: int, exponent: int) -> int:
-    """A power; 0 for one that no size has, and a ValueError for a fraction."""
-    if exponent < 0:
-        raise ValueError("a shell has whole numbers only")
-    return number**exponent if number.bit_length() * exponent <= MOST_PLACES else 0
 
 
 def _value(node: ast.expr) -> int:

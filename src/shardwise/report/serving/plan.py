@@ -136,7 +136,7 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     prefill = plan.estimate.prefill
     bounds = seconds_span(decode.step_s.lower, decode.step_s.upper)
     extremes = " (all communication hidden / none)"
-    if math.prod({**plan.strategy.servers.mesh, "data": 1}.values()) == 1:  # one chip an engine
+    if plan.strategy.servers.n_chips == 1:
         extremes = " (roofline / expected rates)"
     waits = ""
     if plan.estimate.tpot_s > decode.step_s.upper:
