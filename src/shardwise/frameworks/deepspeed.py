@@ -18,8 +18,8 @@ from shardwise.frameworks.exported import (
     Settings,
     TrainingRun,
     Written,
+    check_runs,
     nested,
-    refuse,
     setting,
 )
 from shardwise.frameworks.launch import TrainingLaunch
@@ -34,7 +34,7 @@ _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 def write(run: TrainingRun) -> Written:
     """The configuration of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
-    _check(run)
+    check_runs(run, "deepspeed", "deepspeed")
     notes = unsaid(run, offloads=("optimizer",))
     values: dict[str, Any] = {
         "train_batch_size": job.batch,
@@ -45,14 +45,6 @@ def write(run: TrainingRun) -> Written:
         "bf16.enabled": job.compute != "fp32",
         "gradient_clipping": 1.0,
     }
-    if layout.zero == 3 and mesh.expert > 1 and max(mesh.data, mesh.context) > 1:
-        role = "data" if mesh.data > 1 else "context"
-        raise refuse(
-            "deepspeed",
-            f"expert {mesh.expert} with {role} {getattr(mesh, role)} under ZeRO-3",
-            "its ZeRO-3 shards experts over all ranks of fsdp and expert",
-            f"--fix {role}=1",
-        )
     if layout.zero == 3 and mesh.data > 1:
         values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert
     if mesh.tensor > 1:
@@ -79,38 +71,6 @@ def write(run: TrainingRun) -> Written:
         f"--num_nodes {run.nodes.count} --num_gpus {run.nodes.chips} train.py."
     )
     return Written(settings=nested(values), notes=notes)
-
-
-def _check(run: TrainingRun) -> None:
-    layout, mesh = run.layout, run.layout.mesh
-    if layout.is_pipelined and layout.schedule != "1f1b":
-        raise refuse(
-            "deepspeed",
-            f'pipeline schedule "{layout.schedule}"',
-            "its PipelineModule has 1F1B",
-            "--fix schedule=1f1b,zero=1,fsdp=1,context=1",
-        )
-    if layout.is_pipelined and layout.zero > 1:
-        raise refuse(
-            "deepspeed",
-            f"ZeRO-{layout.zero} with pipe {mesh.pipe}",
-            "its pipeline runs with ZeRO-1 at most",
-            "--fix zero=1,fsdp=1,context=1",
-        )
-    if mesh.context > 1 and layout.context_kind != "ulysses":
-        raise refuse(
-            "deepspeed",
-            f"context {mesh.context} by {layout.context_kind}",
-            "its sequence parallelism is Ulysses",
-            "--fix context_kind=ulysses --any-layout",
-        )
-    if mesh.expert > 1 and mesh.tensor > 1:
-        raise refuse(
-            "deepspeed",
-            f"expert {mesh.expert} with tensor {mesh.tensor}",
-            "its automatic expert parallelism shares experts among data ranks only",
-            "--fix tensor=1",
-        )
 
 
 def read(settings: Settings) -> TrainingLaunch:

@@ -17,6 +17,7 @@ from shardwise.plan.machine import errors_at, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.plan.schema.training import Plan
+from shardwise.search.training.framework_limits import limit_of
 from shardwise.strategy.layout import Layout
 from shardwise.workload import Train
 
@@ -155,6 +156,24 @@ def refuse(framework: str, asked: str, has: str, nearest: str) -> BadInput:
         nearest: the option of `shardwise plan` with which the framework can run the plan.
     """
     return BadInput(f"{framework} does not run {asked}: {has}. Nearest: plan again with {nearest}.")
+
+
+def check_runs(run: TrainingRun, framework: str, exported_to: str) -> None:
+    """Refuse a plan that is beyond the limits of a framework.
+
+    Args:
+        framework: as `plan` names it, whose search keeps within the limits.
+        exported_to: as `export` names it.
+
+    Raises:
+        BadInput: with the part of the plan that the framework does not run.
+    """
+    limit = limit_of(framework, run.model, run.system.chip, run.layout)
+    if limit:
+        nearest = f"--framework {framework}"
+        if run.plan.workload.framework == framework:
+            nearest += " and without the sizes and words that you fixed beyond it"
+        raise refuse(exported_to, limit.asked, limit.has, nearest)
 
 
 def training_run(plan: Plan) -> TrainingRun:

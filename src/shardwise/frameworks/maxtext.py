@@ -15,13 +15,17 @@ from typing import Any
 from shardwise.errors import BadFile
 from shardwise.frameworks import exported, maxtext_remat
 from shardwise.frameworks.chip_devices import device_sizes
-from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse
+from shardwise.frameworks.exported import (
+    Framework,
+    Settings,
+    TrainingRun,
+    Written,
+    check_runs,
+)
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import unsaid
-from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.spelling import unknown_options
 from shardwise.hardware import Switched
-from shardwise.models import Moe, stack
 
 _AXES = {
     "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
@@ -59,7 +63,7 @@ def write(run: TrainingRun) -> Written:
     """The file of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
     notes = unsaid(run)
-    _check(run)
+    check_runs(run, "maxtext", "maxtext")
     settings: Settings = {"base_config": "base.yml"}
     model = MODELS.get(run.plan.model.name)
     if model:
@@ -107,50 +111,6 @@ def write(run: TrainingRun) -> Written:
         notes=notes,
         command="python -m maxtext.trainers.pre_train.train FILE",
     )
-
-
-def _check(run: TrainingRun) -> None:
-    layout = run.layout
-    is_gpu = isinstance(run.system.topology, Switched)
-    if is_gpu and layout.mesh.context > 1 and layout.context_kind == "ulysses":
-        raise refuse(
-            "maxtext",
-            'context "ulysses" on GPUs',
-            "it has Ulysses on TPUs only",
-            "--fix context_kind=ring",
-        )
-    if layout.is_pipelined and layout.schedule not in ("gpipe", "interleaved"):
-        raise refuse(
-            "maxtext",
-            f'pipeline schedule "{layout.schedule}"',
-            "its pipeline is one scan, GPipe, or circular with chunks",
-            "--fix schedule=gpipe --any-layout",
-        )
-    chunks = layout.mesh.pipe * layout.virtual
-    n_layers = run.plan.model.n_layers
-    if run.is_moe:  # dense layers before those with experts are outside of the pipeline
-        n_layers = sum(g.count for g in run.model.groups if isinstance(g.layer.ffn, Moe))
-    if layout.is_pipelined and len(stack(run.model)[-1].kinds) > 1:
-        raise refuse(
-            "maxtext",
-            f"pipe {layout.mesh.pipe} of layers that alternate",
-            "its stages repeat one layer, or one whole period in the place of each layer",
-            "--fix pipe=1",
-        )
-    if layout.is_pipelined and n_layers % chunks:
-        raise refuse(
-            "maxtext",
-            f"pipe {layout.mesh.pipe} x {layout.virtual} chunks for {n_layers} layers",
-            "the stages of its pipeline have equal numbers of layers",
-            nearest_pipe(run, n_layers),
-        )
-    if layout.expert_tensor == 1 and layout.mesh.tensor > 1:
-        raise refuse(
-            "maxtext",
-            f"expert_tensor 1 with tensor {layout.mesh.tensor}",
-            "its experts are sharded over tensor as dense layers are",
-            "--fix tensor=1, or without expert_tensor",
-        )
 
 
 def _context(run: TrainingRun, *, is_gpu: bool) -> Settings:
@@ -269,7 +229,10 @@ def _named_slices(settings: Settings) -> int | None:
 def _zero(settings: Settings, sizes: dict[str, int], fill: str | None) -> int | None:
     if fill == "fsdp" or sizes.get("fsdp", 1) > 1:
         return 3
-    return 2 if settings.get("shard_optimizer_over_data") else None
+    if not settings.get("shard_optimizer_over_data"):
+        return None
+    steps = settings.get("gradient_accumulation_steps", 1)  # their sum is that of whole gradients
+    return 1 if steps != 1 or sizes.get("pipe", 1) > 1 else 2
 
 
 def _words(settings: Settings) -> dict[str, Any]:

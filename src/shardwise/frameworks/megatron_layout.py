@@ -15,10 +15,9 @@ from typing import Any
 from shardwise import units
 from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_recompute, megatron_stages
-from shardwise.frameworks.exported import TrainingRun, no_number, number, refuse
+from shardwise.frameworks.exported import TrainingRun, check_runs, no_number, number
 from shardwise.frameworks.launch import TrainingLaunch
 
-SCHEDULES = ("1f1b", "interleaved")
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
@@ -42,13 +41,7 @@ def write(
     """
     layout = run.layout
     mesh = layout.mesh
-    if layout.is_pipelined and layout.schedule not in SCHEDULES:
-        raise refuse(
-            framework,
-            f'pipeline schedule "{layout.schedule}"',
-            "it has 1F1B, interleaved with chunks",
-            "--fix schedule=1f1b",
-        )
+    check_runs(run, "nemo" if framework == "nemo" else "megatron", framework)
     values: dict[str, Any] = {
         "tensor_model_parallel_size": mesh.tensor,
         "pipeline_model_parallel_size": mesh.pipe,

@@ -8,13 +8,11 @@ leave out the first layer instead of one of the last, and more are written out a
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import TrainingRun
-from shardwise.search.training.forms import MAX_CHUNKS
 from shardwise.strategy.stages import stages
 
 # Whether the head, and the embedding, take the place of a layer in their stage.
@@ -116,20 +114,3 @@ def last_stage(n_layers: int, pipe: int) -> int:
     5
     """
     return n_layers - (pipe - 1) * -(-n_layers // pipe)
-
-
-def nearest_pipe(run: TrainingRun, n_layers: int, *, schedule: str = "") -> str:
-    """The option of `plan` for stages and chunks that frameworks have: equal ones.
-
-    Args:
-        n_layers: layers that the chunks have to divide.
-        schedule: one whose stages may differ; empty if there is none.
-    """
-    pipe = run.layout.mesh.pipe
-    common = math.gcd(n_layers, run.plan.hardware.n_chips)
-    equal = "--fix pipe=1"
-    for size in filter(lambda size: common % size == 0, range(2, pipe + 1)):
-        chunks = [n for n in range(2, MAX_CHUNKS + 1) if n_layers // size % n == 0]
-        if chunks:
-            equal = f"--fix pipe={size},schedule=interleaved,virtual={chunks[0]}"
-    return f"--fix pipe={pipe},schedule={schedule}, or {equal}" if schedule else equal

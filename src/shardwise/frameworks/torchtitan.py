@@ -21,12 +21,11 @@ from shardwise.frameworks.exported import (
     Settings,
     TrainingRun,
     Written,
+    check_runs,
     flat,
-    refuse,
 )
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.megatron_layout import copies_of_state, expert_axis, unsaid
-from shardwise.frameworks.megatron_stages import nearest_pipe
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips, words_of
 from shardwise.frameworks.watched import as_watched
 from shardwise.strategy.stages import stages
@@ -60,7 +59,7 @@ _REMAT = {"full": "full", "dots": "selective", "mlp": "selective", "norms": "sel
 def write(run: TrainingRun) -> Written:
     """The script of a plan."""
     layout, mesh = run.layout, run.layout.mesh
-    _check(run)
+    check_runs(run, "torchtitan", "torchtitan")
     notes = unsaid(run)
     module, config = _CONFIGS.get(run.plan.model.name, ("MODULE", "CONFIG"))
     if module == "MODULE":
@@ -68,8 +67,10 @@ def write(run: TrainingRun) -> Written:
     replicate, shard = mesh.data, mesh.fsdp * mesh.expert
     if layout.zero in (1, 2):
         replicate, shard = 1, mesh.data * mesh.expert
-    if layout.zero == 1:
+    if layout.zero == 1 and not layout.is_pipelined:
         notes.append("ZeRO-1: torchtitan shards gradients too, which is ZeRO-2.")
+    if layout.zero == 2 and layout.is_pipelined:
+        notes.append("ZeRO-2: torchtitan scatters gradients once a step, which is ZeRO-1.")
     settings: Settings = {
         PROGRAM: f"torchrun --nnodes {run.nodes.count} --nproc-per-node {run.nodes.chips} "
         "-m torchtitan.train",
@@ -140,33 +141,6 @@ def _expert_degree(run: TrainingRun) -> int:
     return run.layout.expert_degree
 
 
-def _check(run: TrainingRun) -> None:
-    layout, mesh = run.layout, run.layout.mesh
-    if layout.is_pipelined and layout.schedule not in _SCHEDULES:
-        raise refuse(
-            "torchtitan",
-            f'pipeline schedule "{layout.schedule}"',
-            f"it has {', '.join(_SCHEDULES)}",
-            "--fix schedule=1f1b",
-        )
-    n_layers = run.plan.model.n_layers
-    if layout.virtual > 1 and stages(n_layers, layout).spare > len(_ENDS):
-        raise refuse(
-            "torchtitan",
-            f"pipe {mesh.pipe} with {layout.virtual} chunks of {n_layers} layers",
-            "its chunks have equal numbers of layers, but for one less beside the embedding and "
-            "beside the head",
-            nearest_pipe(run, n_layers, schedule="1f1b"),
-        )
-    if mesh.expert > 1 and mesh.tensor > 1 and run.expert_tensor != 1:
-        raise refuse(
-            "torchtitan",
-            f"expert {mesh.expert} with experts sharded over tensor {run.expert_tensor}",
-            "under expert parallelism a rank has whole experts",
-            "--fix expert_tensor=1",
-        )
-
-
 def read(settings: Settings) -> TrainingLaunch:
     """The layout of a script or a TOML file, with what the configuration that it names sets."""
     values = _values(settings)
@@ -177,7 +151,7 @@ def read(settings: Settings) -> TrainingLaunch:
     expert = expert_axis(degree, expert_tensor, tensor, "torchtitan")
     shard = _size(values, "data_parallel_shard_degree", -1)
     pipe = _size(values, "pipeline_parallel_degree")
-    zero = _zero(values, shard, pipe)
+    zero = _zero(values, shard * _size(values, "context_parallel_degree"), pipe)
     role = "fsdp" if zero == 3 else "data"
     sizes = {
         "data": _size(values, "data_parallel_replicate_degree"),
@@ -261,17 +235,21 @@ def _size(values: dict[str, Any], name: str, default: int = 1) -> int:
     return value
 
 
-def _zero(values: dict[str, Any], shard: int, pipe: int) -> int:
+def _zero(values: dict[str, Any], ranks: int, pipe: int) -> int:
     """ZeRO stage of FSDP, which by default gathers weights again, but not in a pipeline.
 
     A pipeline sums whole gradients of all microbatches first, and scatters them once a step.
     `get_fsdp_reshard_after_forward_policy` of torchtitan; `backward_maybe_with_nosync` of PyTorch's
     pipelining.
+
+    Args:
+        ranks: of data and context parallelism, among which weights are sharded; below 0 where the
+            file leaves them to the number of chips.
     """
     policy = values.get("parallelism.fsdp_reshard_after_forward", "default")
     if policy == "always" or (policy != "never" and pipe == 1):
         return 3
-    if shard == 1:
+    if ranks == 1:
         return 0
     return 1 if pipe > 1 else 2
 

@@ -195,7 +195,7 @@ def test_the_batch_of_the_file_keeps_its_microbatches() -> None:
 
 def test_alternating_layers_are_no_stages_of_maxtext() -> None:
     """A stage would repeat a period of them in the place of each layer."""
-    with pytest.raises(BadInput, match=r"pipe 8 of layers that alternate.* --fix pipe=1"):
+    with pytest.raises(BadInput, match=r"pipe 8 of layers that alternate.* --framework maxtext"):
         registry.export(plans.training("empty-chunks"), "maxtext")
 
 

@@ -7,7 +7,6 @@ import re
 import pytest
 
 import shardwise as sw
-from shardwise.cli.inputs import parse_fixed
 from shardwise.errors import BadInput
 from shardwise.frameworks import registry, replan
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
@@ -267,16 +266,11 @@ def test_the_nearest_plan_of_a_refusal_is_run(framework: str, name: str) -> None
     plan = plans.training(name)
     with pytest.raises(BadInput) as refusal:
         registry.export(plan, framework)
-    option = re.search(r"--fix ([\w=,-]+\w)", str(refusal.value))
+    option = re.search(r"plan again with --framework ([\w-]+)\.$", str(refusal.value))
     assert option
-    fixed = parse_fixed(option[1])
-    model, machine, batch, seq, settings = plans.TRAINING[name]
-    if "schedule" in fixed:
-        fixed.setdefault("pipe", settings["pipe"])
-    if "context_kind" in fixed:
-        fixed["context"] = settings["context"]
-    job = sw.Train(batch=batch, seq=seq, remat="full")
-    nearest = sw.plan(sw.model(model), sw.hardware(machine), job, fixed, any_layout=True)
+    model, machine, batch, seq, _ = plans.TRAINING[name]
+    job = sw.Train(batch=batch, seq=seq, framework=option[1])
+    nearest = sw.plan(sw.model(model), sw.hardware(machine), job)
     assert registry.export(nearest, framework).text
 
 
@@ -298,7 +292,9 @@ def test_deepspeed_has_no_copies_of_experts_under_zero_3() -> None:
     settings = {"data": 2, "fsdp": 8, "expert": 4}
     job = sw.Train(batch=256, seq=4096)
     plan = sw.plan(sw.model("mixtral-8x7b"), sw.hardware("h100:64"), job, settings)
-    with pytest.raises(BadInput, match=r"expert 4 with data 2 under ZeRO-3.*--fix data=1"):
+    with pytest.raises(
+        BadInput, match=r"expert 4 with data 2 under ZeRO-3.*--framework deepspeed\."
+    ):
         registry.export(plan, "deepspeed")
 
 

@@ -12,6 +12,7 @@ from shardwise.cli.options import argument, output
 from shardwise.errors import BadInput, file_error
 from shardwise.frameworks import registry
 from shardwise.plan.schema.training import Plan
+from shardwise.vocabulary import FRAMEWORKS
 
 
 def run(
@@ -45,7 +46,7 @@ def run(
 
         problem = replan.memory_problem(loaded, export.text, to)
         if problem:
-            note(f"as {registry.find(to).title} runs it: {problem}")
+            note(f"as {registry.find(to).title} runs it: {problem} {_nearest(to, loaded)}".rstrip())
     if not file:
         return Answer(document=lambda: export, blocks=(), raw=export.text, as_json=json)
     _save(export.text, file)
@@ -54,6 +55,13 @@ def run(
         lines.append(f"use     {export.command.replace('FILE', file)}")
     lines.append(f"back    shardwise import {file} --from {to} -o plan.json")
     return Answer(document=lambda: export, blocks=lines, as_json=json)
+
+
+def _nearest(framework: str, plan: Plan) -> str:
+    """How to plan what fits under a framework that can be planned for."""
+    if framework not in FRAMEWORKS or plan.workload.framework == framework:
+        return ""
+    return f"Nearest: plan again with --framework {framework}."
 
 
 def _save(text: str, file: str) -> None:

@@ -190,6 +190,22 @@ class NotTrained(Reason):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotInFramework(Reason):
+    """Something of the plan that the framework which it is for does not run.
+
+    Args:
+        framework: its name.
+        asked: the part of the layout.
+        has: what the framework has in its place.
+    """
+
+    constraint: Literal["framework"] = "framework"
+    framework: str
+    asked: str
+    has: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoPipelines(Reason):
     """Pipelines were not searched, because the trainer runs none of the model.
 
@@ -214,5 +230,6 @@ TRAINING_REASONS: dict[str, type[Reason]] = {
     "max_seq": MaxSeq,
     "memory": MemoryRoom,
     "runtime": NotTrained,
+    "framework": NotInFramework,
     "pipelines": NoPipelines,
 }

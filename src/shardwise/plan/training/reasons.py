@@ -17,6 +17,7 @@ from shardwise.plan.schema.training_reasons import (
     MaxSeq,
     MemoryRoom,
     NoPipelines,
+    NotInFramework,
     NotTrained,
     Overlap,
     Padding,
@@ -27,10 +28,10 @@ from shardwise.plan.schema.training_reasons import (
 from shardwise.plan.training.crossovers import tokens_per_chip, torus_axes
 from shardwise.plan.training.operations import busiest_stage, is_hidden
 from shardwise.search.given import Fixed
+from shardwise.search.training.framework_limits import is_known, limit_of
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy.stages import stages
-from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import Train
 
 MIN_BUBBLE = 1e-3  # a smaller bubble counts as this share of a step, for a finite margin
@@ -118,7 +119,12 @@ def reasons(
 def _not_trained(
     model: ModelConfig, system: System, job: Train, chosen: Candidate
 ) -> Iterator[Reason]:
-    """What the trainer does not run of the plan."""
+    """What the framework of the job, and the trainer, do not run of the plan."""
+    beyond = limit_of(job.framework, model, system.chip, chosen.layout)
+    if beyond:
+        yield NotInFramework(
+            margin=UNMET, framework=job.framework, asked=beyond.asked, has=beyond.has
+        )
     for limit in limits(model, job, chosen.layout, system.chip):
         yield NotTrained(margin=UNMET, limit=limit)
 
@@ -132,7 +138,7 @@ def _not_searched(
     n_groups = len(stack(model))
     gives_pipe = "pipe" in {*searched, *dict(searched.max_sizes)}
     is_trained = not limits(model, job, chosen.layout, system.chip)
-    if n_groups > 1 and is_trained and not gives_pipe and job.framework in ("", UNKNOWN_FRAMEWORK):
+    if n_groups > 1 and is_trained and not gives_pipe and not is_known(job.framework):
         yield NoPipelines(margin=UNMET, n_groups=n_groups)
 
 

@@ -15,6 +15,7 @@ from shardwise.plan.training.limit_text import limit_text
 from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.model_sizes import tensor_widths, worth_sharding
 from shardwise.search.training import rank
+from shardwise.search.training.framework_limits import is_known, limit_of
 from shardwise.search.training.legal import batch_shards, legal_meshes
 from shardwise.search.training.rank import Candidate
 from shardwise.search.training.runtime_limits import layout_limits
@@ -55,15 +56,20 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
 
 
 def _any_layout(model: ModelConfig, system: System, job: Train, fixed: Fixed) -> Iterator[str]:
-    """A strategy that fits, and that the search leaves out because the trainer does not run it."""
+    """A strategy that fits, and that the search leaves out because nothing runs it for the job."""
     if fixed.any_layout:
         return
     best = rank.best_of_any_layout(model, system, job, fixed)
     if best is None:
         return
-    reasons = map(limit_text, layout_limits(model, job, best.layout, system.chip))
+    runner = "the trainer"
+    reasons = [*map(limit_text, layout_limits(model, job, best.layout, system.chip))]
+    if is_known(job.framework):
+        runner = job.framework
+        limit = limit_of(job.framework, model, system.chip, best.layout)
+        reasons = [f"{limit.asked}; {limit.has}."] if limit else []
     yield (
-        f"{best.mesh} fits, but the trainer does not run it: {' '.join(reasons)} "
+        f"{best.mesh} fits, but {runner} does not run it: {' '.join(reasons)} "
         "--any-layout plans it."
     )
 

@@ -12,6 +12,7 @@ from shardwise.plan.schema.training_reasons import (
     Bubble,
     MemoryRoom,
     NoPipelines,
+    NotInFramework,
     NotTrained,
     TensorSplit,
     TokensPerChip,
@@ -19,7 +20,7 @@ from shardwise.plan.schema.training_reasons import (
 from shardwise.plan.training.limit_text import limit_name
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
-from shardwise.report.training.reasons import loss_text, no_pipelines, reason_text
+from shardwise.report.training.reasons import loss_text, reason_text
 from shardwise.report.words import (
     bound_name,
     chips,
@@ -273,8 +274,8 @@ def _excess(plan: Plan) -> Iterator[tuple[str, str]]:
 def _not_trained(plan: Plan, any_layout_by: str) -> Iterator[tuple[str, str]]:
     """What the trainer does not run of the plan, and why it is planned; what was not searched."""
     for reason in plan.why:
-        if isinstance(reason, NoPipelines):
-            yield "train", no_pipelines(reason)
+        if isinstance(reason, NoPipelines | NotInFramework):
+            yield "train", reason_text(reason)
     limits = [reason.limit for reason in plan.why if isinstance(reason, NotTrained)]
     names = [limit_name(limit) for limit in limits]
     if not names:
@@ -320,9 +321,8 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
     if verbose:
         yield from (reason_text(why) for why in plan.why if not isinstance(why, MemoryRoom))
         return
-    reasons = [
-        why for why in plan.why if not isinstance(why, MemoryRoom | NotTrained | NoPipelines)
-    ]
+    said = (MemoryRoom, NotTrained, NotInFramework, NoPipelines)  # in lines of their own
+    reasons = [why for why in plan.why if not isinstance(why, said)]
     crowded = len(reasons) > MAX_REASONS
     for reason in reasons:
         is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE

@@ -13,6 +13,7 @@ from shardwise.plan.schema.training_reasons import (
     MaxSeq,
     MemoryRoom,
     NoPipelines,
+    NotInFramework,
     NotTrained,
     Overlap,
     Padding,
@@ -66,6 +67,8 @@ def reason_text(reason: Reason) -> str:
             return _memory(reason)
         case NoPipelines():
             return no_pipelines(reason)
+        case NotInFramework():
+            return f"{reason.framework} does not run {reason.asked}: {reason.has}."
         case NotTrained():
             return f"The trainer does not run this: {limit_text(reason.limit)}"
     raise TypeError(f"no sentence for {type(reason).__name__}")

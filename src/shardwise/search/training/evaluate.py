@@ -20,6 +20,7 @@ from shardwise.estimate.training.step import OncePerStep, once_per_step, step_ti
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
 from shardwise.search.given import Fixed
+from shardwise.search.training import framework_limits
 from shardwise.search.training.best import Best
 from shardwise.search.training.cells import Cells
 from shardwise.search.training.chip_work import SHARED_ROWS, ChipWork, ComputeKey
@@ -104,7 +105,7 @@ class Block:
         """Indices of the cells to search: those that the runtime runs under any form, or all."""
         import numpy as np
 
-        if self.fixed.any_layout:
+        if self.fixed.any_layout or framework_limits.is_known(self.job.framework):
             return np.arange(len(self.cells))
         for form in framework_forms(self.group, self.config, self.job, self.fixed):
             layouts = self.work.cells.layouts(_least_demanding(form), self.work.chunks)
@@ -121,6 +122,9 @@ class Block:
         legal = is_legal(self.config, self.job, layouts)
         if self.fixed.any_layout:
             return legal
+        if framework_limits.is_known(self.job.framework):
+            framework = self.job.framework
+            return legal & framework_limits.is_run(framework, self.config, self.rates.chip, layouts)
         return legal & is_run(self.config, self.job, layouts, self.rates.chip)
 
     def batches(self, too_large: Num, seconds: Num) -> Iterator[tuple[tuple[bool, float], Num]]:

@@ -15,7 +15,7 @@ from typing import Any
 from shardwise.errors import BadShape
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
-from shardwise.search.training.framework_forms import runs
+from shardwise.search.training.framework_limits import remat_policies, runs_form
 from shardwise.strategy import schedules
 from shardwise.strategy.layout import Form, recomputed_parts
 from shardwise.strategy.mesh import INSIDE_OUT
@@ -125,17 +125,16 @@ class Group:
 def framework_forms(
     group: Group, config: ModelConfig, job: Train, fixed: Fixed
 ) -> tuple[Form, ...]:
-    """The forms of a group that the job's framework runs; those that the user fixed are kept."""
+    """The forms of a group that the job's framework runs, or all if any layout is wanted."""
+    policies = remat_policies(job.framework, config)
+    is_given = job.remat != "auto" or "remat" in fixed
     forms = []
     for form in group.forms(config, job, fixed):
         is_limited = fixed.in_practice is not None and group.pipelined
         if is_limited and form.schedule not in (fixed.in_practice or ()):
             continue
-        schedule_runs = "schedule" in fixed or not group.pipelined
-        context_runs = "context_kind" in fixed or not group.context_parallel
-        if (schedule_runs or runs(job.framework, "schedule", form.schedule)) and (
-            context_runs or runs(job.framework, "context_kind", form.context_kind)
-        ):
+        runs = runs_form(job.framework, form, context_parallel=group.context_parallel)
+        if fixed.any_layout or (runs and (is_given or form.policy in policies)):
             forms.append(form)
     return tuple(forms)
 

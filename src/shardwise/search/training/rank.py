@@ -26,7 +26,6 @@ from shardwise.search.training.blocks import all_blocks, searched_blocks
 from shardwise.search.training.evaluate import Block
 from shardwise.strategy.layout import Layout
 from shardwise.strategy.mesh import Mesh, Placement, place
-from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import Train
 
 # Minimum number of meshes that a ranking has; a plan takes its reasons and alternatives from them.
@@ -160,9 +159,8 @@ def rank(
     Cells (mesh, placement, microbatch size) are evaluated in the order of a lower bound of their
     step time. Cells whose bound is worse than the best strategies so far are skipped. If nothing
     fits and the user did not fix the number of loss chunks, the search is repeated with each of
-    `LOSS_CHUNKS` until a strategy fits. If the runtime runs no strategy with the settings that the
-    user fixed, all strategies with these settings are searched, and always if the job names another
-    framework.
+    `LOSS_CHUNKS` until a strategy fits. If neither the runtime nor the framework of the job runs a
+    strategy with the settings that the user fixed, all strategies with these settings are searched.
 
     Args:
         cal: the rates that the chip is expected to reach.
@@ -178,8 +176,6 @@ def rank(
         NoStrategy: no strategy is legal.
     """
     problem = (config, system, job, cal)
-    if job.framework not in ("", UNKNOWN_FRAMEWORK):  # the limits are those of this trainer
-        fixed = replace(fixed, any_layout=True)
     ranking = _fastest(problem, fixed, keep, exhaustive, front)
     fastest = ranking.candidates[0]
     if front or not fastest.fits or not practice.is_known(system, cal):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.search.training import framework_limits
 from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, parse_batch, state_dtypes
 
@@ -48,6 +49,7 @@ def read_job(
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.optional(parse_word, framework.lower(), "framework", FRAMEWORKS)
     inputs.done()
+    precision = precision or framework_limits.PRECISION.get(framework.lower(), "")
     return sw.Train(
         batch=sequences,
         seq=length,

@@ -15,7 +15,12 @@ from shardwise.hardware import catalog_chip, parse_system
 from shardwise.models import ModelConfig, Moe, load
 from shardwise.search.given import Fixed, fixed_of
 from shardwise.search.training import rank
-from shardwise.search.training.framework_forms import CONTEXT, SCHEDULES, runs
+from shardwise.search.training.framework_limits import (
+    CONTEXT,
+    SCHEDULES,
+    limit_of,
+    remat_policies,
+)
 from shardwise.search.training.runtime_limits import limits
 from shardwise.strategy import schedules
 from shardwise.vocabulary import CONTEXT_KINDS, FRAMEWORKS, UNKNOWN_FRAMEWORK
@@ -27,7 +32,7 @@ MODEL, SYSTEM = load("llama3-8b,n_layers=8"), parse_system("h100:16,hbm=24GB")
 def candidates(framework: str, fixed: dict[str, str | int] | None = None) -> list[rank.Candidate]:
     job = Train(batch=64, seq=4096, framework=framework)
     cal = calibration(SYSTEM.chip, framework or UNKNOWN_FRAMEWORK)
-    found = rank.rank(MODEL, SYSTEM, job, cal, fixed_of(fixed or {}, any_layout=True))
+    found = rank.rank(MODEL, SYSTEM, job, cal, fixed_of(fixed or {}))
     return list(found.candidates)
 
 
@@ -56,10 +61,12 @@ def test_the_search_takes_only_what_the_framework_runs(framework: str) -> None:
     assert ranked
     for candidate in ranked:
         layout = candidate.layout
-        if layout.is_pipelined:
-            assert runs(framework, "schedule", layout.schedule)
-        if layout.sizes["context"] > 1:
-            assert runs(framework, "context_kind", layout.context_kind)
+        assert limit_of(framework, MODEL, SYSTEM.chip, layout) is None
+        assert layout.policy in remat_policies(framework, MODEL)
+        if layout.is_pipelined and framework:
+            assert layout.schedule in SCHEDULES[framework]
+        if layout.sizes["context"] > 1 and framework:
+            assert layout.context_kind in CONTEXT[framework]
 
 
 def test_what_the_user_fixes_is_kept() -> None:

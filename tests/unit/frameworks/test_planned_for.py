@@ -1,0 +1,87 @@
+"""A plan that is made for a framework is one that the framework runs, word for word."""
+
+from __future__ import annotations
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import BadInput
+from shardwise.frameworks import registry, replan
+from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.plan.schema.training import Plan
+from shardwise.search.training.framework_limits import PRECISION
+from shardwise.workload import state_dtypes
+
+# Model, machine, sequences of a step: dense, with experts, with windows, with room for chunks.
+JOBS = {
+    "dense": ("llama3-8b", "h100:32", 256),
+    "large": ("llama3-70b", "h100:128", 256),
+    "experts": ("mixtral-8x7b", "h100:64", 512),
+    "alternating": ("gpt-oss-120b", "h100:128", 512),
+    "windows": ("gemma3-12b", "h100:32", 128),
+    "latent": ("deepseek-v2-lite", "h100:64", 512),
+}
+FRAMEWORKS = ("megatron", "nemo", "torchtitan", "maxtext", "deepspeed")
+SAME = (
+    "mesh", "zero", "schedule", "virtual", "micro_batch", "n_microbatches", "recomputed",
+    "expert_tensor", "context_kind",
+)  # fmt: skip
+
+
+def job_for(framework: str, batch: int) -> sw.Train:
+    dtypes = state_dtypes(PRECISION.get(framework, ""), "bf16")
+    return sw.Train(batch=batch, seq=4096, framework=framework, **dtypes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_it_is_exported_and_comes_back(framework: str, name: str) -> None:
+    model_name, machine, batch = JOBS[name]
+    model, system = sw.model(model_name), sw.hardware(machine)
+    plan = sw.plan(model, system, job_for(framework, batch))
+    text = registry.export(plan, framework).text
+    assert not replan.memory_problem(plan, text, framework)
+    launch = registry.read(text, f"x{registry.find(framework).suffix}").launch
+    assert isinstance(launch, TrainingLaunch)
+    again = replan.training_plan(launch, model, system, (batch, 4096))
+    for field in SAME:
+        assert getattr(again.layout, field) == getattr(plan.layout, field), field
+
+
+def fixed_beyond(framework: str) -> Plan:
+    """A plan with experts and tensor parallelism together, which the user asks for."""
+    fixed = {"expert": 4, "tensor": 2, "pipe": 1}
+    job = job_for(framework, 512)
+    return sw.plan(sw.model("mixtral-8x7b"), sw.hardware("h100:64"), job, fixed)
+
+
+def test_what_is_fixed_beyond_a_framework_is_planned_and_said() -> None:
+    plan = fixed_beyond("deepspeed")
+    assert (plan.layout.mesh.expert, plan.layout.mesh.tensor) == (4, 2)
+    beyond = [reason for reason in plan.why if reason.constraint == "framework"]
+    assert [(reason.framework, reason.asked) for reason in beyond] == [
+        ("deepspeed", "expert 4 with tensor 2")
+    ]
+    with pytest.raises(BadInput, match="and without the sizes and words that you fixed beyond it"):
+        registry.export(plan, "deepspeed")
+    assert not [r for r in fixed_beyond("megatron").why if r.constraint == "framework"]
+
+
+def test_weights_of_torchtitan_are_sharded_over_context_too() -> None:
+    """With one data rank, FSDP shards over the ranks that share a sequence."""
+    flags = "--parallelism.context_parallel_degree 8 --parallelism.pipeline_parallel_degree 2"
+    script = f"torchrun -m torchtitan.train --parallelism.data_parallel_shard_degree 1 {flags}"
+    launch = registry.read(script, "x.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.zero == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    [("", 2), ("gradient_accumulation_steps: 4\n", 1), ("ici_pipeline_parallelism: 2\n", 1)],
+)
+def test_sums_of_maxtext_are_of_whole_gradients(options: str, zero: int) -> None:
+    text = f"shard_optimizer_over_data: true\nici_data_parallelism: 8\n{options}"
+    launch = registry.read(text + "ici_fsdp_parallelism: 1\n", "x.yml", "maxtext").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.zero == zero
