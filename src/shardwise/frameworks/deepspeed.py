@@ -46,7 +46,7 @@ def write(run: TrainingRun) -> Written:
         "gradient_clipping": 1.0,
     }
     if layout.zero == 3 and mesh.data > 1:
-        values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert
+        values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert * mesh.context
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
     if mesh.context > 1:
@@ -94,7 +94,7 @@ def read(settings: Settings) -> TrainingLaunch:
         )
     )
     micro, steps = trainer.batch_of(settings, micro, steps)
-    shards = _shards(settings, expert)
+    shards = _shards(settings, expert * sizes["context"])
     role = "fsdp" if stage == 3 and not shards else "data"
     if shards:
         sizes["fsdp"] = shards
@@ -139,21 +139,24 @@ def read(settings: Settings) -> TrainingLaunch:
     )
 
 
-def _shards(settings: Settings, expert: int) -> int | None:
+def _shards(settings: Settings, ranks: int) -> int | None:
     """Ranks of fsdp that share the weights under ZeRO++; None without it.
 
+    Args:
+        ranks: of experts and of sequence parallelism, which share the weights too.
+
     Raises:
-        BadFile: they are no number, or hold no whole groups of experts.
+        BadFile: they are no number, or hold no whole groups of these ranks.
     """
     size = setting(settings, f"zero_optimization.{_HPZ}", 1)
     if size == 1 or setting(settings, "zero_optimization.stage", 0) != 3:
         return None
-    if not isinstance(size, int) or size < 1 or size % expert:
+    if not isinstance(size, int) or size < 1 or size % ranks:
         raise BadFile(
             f"deepspeed: {_HPZ} is {size!r}; it must be a number from 1"
-            f"{f', a multiple of expert {expert}' if expert > 1 else ''}."
+            f"{f', a multiple of the {ranks} ranks of experts and sequences' if ranks > 1 else ''}."
         )
-    return size // expert
+    return size // ranks
 
 
 def _n_started(settings: Settings) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, no_number, refuse
 from shardwise.frameworks.watched import as_watched
-from shardwise.models import ModelConfig, presets
+from shardwise.models import ModelConfig, load, presets
 from shardwise.search.serving.legal import min_kv_heads
 from shardwise.workload import Serve
 
@@ -101,6 +101,9 @@ def expert_shards(degree: int, tensor: int, groups: int) -> tuple[int | None, st
     )
 
 
+NOT_QUANTIZED = ("bf16", "fp16", "fp32")
+
+
 def repository(engine: Engine) -> str:
     """The hub repository of the model, or its name."""
     preset = presets.find(engine.plan.model.name)
@@ -127,9 +130,16 @@ def kv_dtype(engine: Engine, framework: str, names: Mapping[str, str]) -> str:
 def quantization(engine: Engine) -> tuple[str | None, list[str]]:
     """The quantization to ask for when the weights are loaded, and a note if there is none."""
     dtype = engine.plan.strategy.precision["weights"]
-    if dtype in ("bf16", "fp16", "fp32", "mxfp4"):
+    if dtype in (*NOT_QUANTIZED, "mxfp4"):
         return None, []
     if dtype == "fp8":
+        name = engine.plan.model.name
+        published = load(name).checkpoint_dtype if presets.find(name) else dtype
+        if published not in (*NOT_QUANTIZED, "fp8"):
+            return "fp8", [
+                f"{repository(engine)} is in {published}, which engines do not quantize to fp8: "
+                f"name a checkpoint in bf16 in its place, or plan with --dtype {published}."
+            ]
         return "fp8", []
     return None, [f"weights in {dtype}: load a checkpoint that is quantized so."]
 

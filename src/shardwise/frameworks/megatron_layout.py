@@ -180,7 +180,10 @@ def read(
             "which takes less memory than the run needs."
         )
     dtypes, dtype_notes = _dtypes(values)
-    comm = {word: kind for kind, word in CP_COMM.items()}.get(str(values.get("cp_comm_type")))
+    comm_type = str(values.get("cp_comm_type", "p2p"))
+    if mesh["context"] > 1 and comm_type not in CP_COMM.values():
+        notes.append(f"cp_comm_type {comm_type}: planned as ring attention.")
+    comm = {word: kind for kind, word in CP_COMM.items()}.get(comm_type)
     return TrainingLaunch(
         sizes=mesh,
         fill="fsdp" if zero == 3 else "data",

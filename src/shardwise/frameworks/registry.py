@@ -64,6 +64,8 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+# Files that a script sources for its programs and their paths alone.
+_OF_SHELLS = re.compile(r"activate|conda|bashrc|profile|modules?\b|lmod|setvars|spack|virtualenv")
 MOST_OPTIONS = 6  # of branches, in a note
 LONGEST_COMMAND = 60  # characters, in a note
 LONGEST_CONDITION = 120  # characters, in a note
@@ -252,6 +254,9 @@ def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterato
             f"of its {len(started)} servers the first is planned: {first} ... To plan another, as "
             f"{other} ..., save a file with its command alone."
         )
+    missing = [name for name in script.missing if not _OF_SHELLS.search(name)]
+    if missing:
+        yield f"{_listed(missing)}: sourced, but not beside the script; what it sets is not known."
     skipped = [
         name
         for name in script.skipped

@@ -17,7 +17,8 @@ from shardwise.frameworks.shell_script import words_of
 # Options that change memory or speed, and that plans have no word for.
 _UNREAD = (
     "mem_fraction_static", "max_total_tokens", "cpu_offload_gb", "speculative_algorithm",
-    "enable_two_batch_overlap", "disable_cuda_graph", "enable_lora",
+    "enable_two_batch_overlap", "disable_cuda_graph", "enable_lora", "ep_num_redundant_experts",
+    "enable_eplb",
 )  # fmt: skip
 MAX_DEFAULT_REQUESTS = 4096  # of an engine: SGLang takes as many as fit, up to these
 DP_SIZE = ("dp_size", "dp", "data_parallel_size")  # spellings of an option

@@ -31,7 +31,7 @@ _MATTERS = {
     "chunk", "chunked", "chunks", "fp8", "fp4", "mxfp8", "mxfp4", "dtype", "precision", "quant",
     "quantization", "recompute", "remat", "checkpointing", "offload", "offloading", "shard",
     "sharded", "sharding", "expert", "experts", "pipeline", "overlap", "cache", "memory",
-    "optimizer", "compile", "window",
+    "optimizer", "compile", "window", "wgrad", "all2all", "scheduling", "swap",
 }  # fmt: skip
 _IS_OTHER = {
     "path", "dir", "file", "save", "load", "saver", "ckpt", "checkpoint", "log", "logging",

@@ -36,6 +36,8 @@ _SCHEDULES = {
     "interleaved": "Interleaved1F1B",
     "zb-v": "ZBVZeroBubble",
 }
+_SCHEDULE = "parallelism.pipeline_parallel_schedule"
+_AS_ZB_V = "DualPipeV"  # the chunks of a stage in the same order, and its overlap besides
 # Preset -> module and configuration in torchtitan's config_registry files.
 _CONFIGS = {
     "llama3-8b": ("llama3", "llama3_8b"),
@@ -100,7 +102,7 @@ def _pipeline(run: TrainingRun) -> Settings:
     if not layout.is_pipelined:
         return {}
     settings: Settings = {
-        "--parallelism.pipeline_parallel_schedule": _SCHEDULES[layout.schedule],
+        f"--{_SCHEDULE}": _SCHEDULES[layout.schedule],
         "--parallelism.pipeline_parallel_microbatch_size": layout.micro_batch,
     }
     if layout.virtual > 1:
@@ -173,6 +175,8 @@ def read(settings: Settings) -> TrainingLaunch:
     copies = _size(values, "data_parallel_replicate_degree")
     if zero in (1, 2) and copies > 1:
         notes.append(copies_of_state("data_parallel_replicate_degree", copies))
+    if pipe > 1 and _AS_ZB_V.lower() == str(values.get(_SCHEDULE)).lower():
+        notes.append(f"schedule {_AS_ZB_V}: planned as ZBVZeroBubble, without its overlap.")
     if pipe > 1:
         data_ranks = sizes["data"] * sizes.get("fsdp", 1) * expert if shard != -1 else None
         notes += _accumulated(values, local, batch, data_ranks)
@@ -293,8 +297,10 @@ def _data_ranks(shard: int, expert: int) -> int:
 
 
 def _schedule(values: dict[str, Any], pipe: int) -> str:
-    word = str(values.get("parallelism.pipeline_parallel_schedule", "1F1B"))
+    word = str(values.get(_SCHEDULE, "1F1B"))
     names = {title.lower(): name for name, title in _SCHEDULES.items()}
+    if word.lower() == _AS_ZB_V.lower():
+        return "zb-v"
     if pipe > 1 and word.lower() not in names:
         raise BadFile(
             f"torchtitan: plans have no schedule {word}. They have "

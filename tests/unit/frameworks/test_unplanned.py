@@ -133,3 +133,55 @@ def test_activations_of_attention_are_recomputed_by_megatrons_older_flag() -> No
     assert isinstance(granular, TrainingLaunch)
     model, chip = sw.model("llama3-8b"), sw.hardware("h100:8").chip
     assert launch.on(model, chip) == granular.on(model, chip)
+
+
+def test_files_that_are_not_beside_a_script_are_named() -> None:
+    script = "source env.sh\nsource ~/.bashrc\n. venv/bin/activate\npython pretrain_gpt.py --bf16"
+    notes = registry.read(script, "x.sh", "megatron").launch.notes
+    text = "env.sh: sourced, but not beside the script; what it sets is not known."
+    assert [note for note in notes if "sourced" in note] == [text]
+    beside = registry.read(
+        script, "x.sh", "megatron", lambda name: "" if name == "env.sh" else None
+    )
+    assert not [note for note in beside.launch.notes if "sourced" in note]
+
+
+def test_nested_context_parallelism_is_a_ring() -> None:
+    flags = "--bf16 --context-parallel-size 8 --cp-comm-type"
+    for kind, n_notes in (("a2a+p2p", 1), ("p2p", 0)):
+        launch = registry.read(f"python pretrain_gpt.py {flags} {kind}", "x.sh").launch
+        assert isinstance(launch, TrainingLaunch)
+        assert launch.context_kind == "ring"
+        assert sum("planned as ring attention" in note for note in launch.notes) == n_notes
+
+
+def test_dualpipe_v_is_zero_bubble_v() -> None:
+    flags = (
+        "--parallelism.pipeline_parallel_degree 4 "
+        "--parallelism.pipeline_parallel_schedule DualPipeV --training.local_batch_size 8"
+    )
+    launch = registry.read(f"torchrun -m torchtitan.train {flags}", "x.sh").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.schedule == "zb-v"
+    assert "schedule DualPipeV: planned as ZBVZeroBubble, without its overlap." in launch.notes
+
+
+def test_copies_of_weights_are_shared_over_sequences_too() -> None:
+    """ZeRO++ counts ranks of a node, among which are those of sequence parallelism."""
+    job = sw.Train(batch=64, seq=4096)
+    words = {"context_kind": "ulysses", "remat": "full"}
+    mesh = sw.Mesh(data=2, fsdp=4, context=2)
+    plan = sw.evaluate(sw.model("llama3-8b"), sw.hardware("h100:16"), job, mesh, words)
+    text = registry.export(plan, "deepspeed").text
+    assert json.loads(text)["zero_optimization"]["zero_hpz_partition_size"] == 8
+    launch = registry.read(text, "x.json").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.mesh(16) == mesh
+
+
+@pytest.mark.parametrize(("dtype", "n_notes"), [("fp8", 1), ("mxfp4", 0)])
+def test_a_checkpoint_of_another_dtype_is_named(dtype: str, n_notes: int) -> None:
+    job = sw.Serve(context=4096, weights=dtype, kv="bf16", compute="bf16")
+    plan = sw.plan(sw.model("gpt-oss-120b"), sw.hardware("h100:8"), job, disaggregate=False)
+    notes = registry.export(plan, "vllm").notes
+    assert sum("is in mxfp4, which engines do not quantize" in note for note in notes) == n_notes

@@ -22,6 +22,7 @@ class Run:
         skipped: options and variables of branches that are not taken.
         unknown: conditions that only the shell can know.
         doubtful: options and variables of their branches, which are read.
+        missing: files that it sources, and that are not beside it.
         loops: variables of loops whose body has commands, and their value in the first turn, which
             is read, where there are more.
     """
@@ -31,6 +32,7 @@ class Run:
     skipped: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
     loops: list[tuple[str, str]] = field(default_factory=list)
 
 

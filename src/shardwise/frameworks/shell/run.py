@@ -277,7 +277,9 @@ class _Shell:
         content = self._beside(name)
         if content is None:
             content = self._beside(_FOLDER.sub("", name))
-        if content is not None:
+        if content is None:
+            self.result.missing.append(name)
+        else:
             self._inside(partial(self.text, content))
         return None
 
