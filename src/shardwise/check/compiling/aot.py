@@ -32,6 +32,7 @@ from shardwise.check.compiling.targets import Target
 from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.compiler_options import typed
+from shardwise.runtime.kernels.cudnn import compiling_for
 from shardwise.runtime.program import Program
 
 
@@ -81,12 +82,13 @@ def compile_program(
     """
     stage = "building"
     try:
-        program = build()
-        options = {**target.options, **program.options}
-        stage = "lowering"
-        set_stage(stage)
-        start = time.perf_counter()
-        lowered = lower(program)
+        with compiling_for(target.capability):
+            program = build()
+            options = {**target.options, **program.options}
+            stage = "lowering"
+            set_stage(stage)
+            start = time.perf_counter()
+            lowered = lower(program)
         lower_s = time.perf_counter() - start
         stage = "compiling"
         compile_once = functools.partial(

@@ -52,6 +52,7 @@ class Target:
         flops_per_cycle: FLOPs of the matrix units of one device in one cycle; None if the chip is
             not a TPU.
         options: compiler options for the machine.
+        capability: compute capability of a GPU, as `9.0`; "" for other chips.
         note: why the chip's own compiler is not used; "" if it is used.
     """
 
@@ -64,6 +65,7 @@ class Target:
     clock_hz: float | None = None
     flops_per_cycle: int | None = None
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    capability: str = ""
     note: str = ""
 
     @property
@@ -157,6 +159,7 @@ def _gpu_target(system: System, switched: Switched) -> Target:
             grid=(n_domains, domain_size),
             topology={"topology_name": "", "target_config": config, "topology": topology},
             memory_bytes=_device_memory_bytes(chip),
+            capability=capability_of(chip.name) or "",
         )
     missing = ", ".join(config)
     return cpu_target(system, f"No public figure for {missing} of {chip.name}. {NOT_CHECKED}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -18,7 +20,10 @@ from shardwise.models import Attention
 Array = jax.Array
 
 MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no flash attention
-MAX_HEAD_WIDTH = 128  # newer GPUs allow more, but JAX tests that on a local GPU only
+# Widest heads in training, of cuDNN 9.18 (its page on attention): those of all GPUs, and of Hopper.
+# Newer GPUs have some between the two, of which JAX admits all; this module uses the widest alone.
+MAX_HEAD_WIDTH, MAX_WIDE_HEAD = 128, 256
+HOPPER, BLACKWELL = "9.0", "10.0"  # compute capabilities
 # Parameters of JAX's function for the gradients. It is private: JAX has no public function that
 # takes the logsumexp of all keys where `k_BKSH` are some of them.
 GRADIENT_PARAMETERS = (
@@ -30,20 +35,72 @@ GRADIENT_PARAMETERS = (
 def supports(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> bool:
     """Whether the kernel is installed and supports this attention, with this explicit mask."""
     window_is_causal = a.causal or a.window is None
-    return mask is None and window_is_causal and _supports_arrays(q_BTNH, v_BSKH)
+    fits = v_BSKH.shape[-1] <= q_BTNH.shape[-1]  # narrower values are padded
+    return mask is None and window_is_causal and fits and _supports_queries(q_BTNH)
 
 
 def supports_some_keys(q_BNTH: Array, v_BKSH: Array) -> bool:
     """Whether `forward` and `backward` can be used."""
-    return _gradient_function() is not None and _supports_arrays(q_BNTH, v_BKSH)
+    same_width = v_BKSH.shape[-1] == q_BNTH.shape[-1]
+    return _gradient_function() is not None and same_width and _supports_queries(q_BNTH)
 
 
-def _supports_arrays(q: Array, v: Array) -> bool:
+def _supports_queries(q: Array) -> bool:
     """Whether the kernel is installed, and supports heads of this width and dtype."""
-    width = q.shape[-1]
     is_16_bit = q.dtype in (jnp.bfloat16, jnp.float16)
-    fits = is_16_bit and width % 8 == 0 and v.shape[-1] == width <= MAX_HEAD_WIDTH
-    return bool(fits and is_installed())
+    return bool(is_16_bit and is_installed() and _supports_width(q.shape[-1]))
+
+
+def _supports_width(width: int) -> bool:
+    """Whether the kernel has heads of this width on the GPUs that JAX compiles for."""
+    if width % 8 or width > MAX_WIDE_HEAD:
+        return False
+    if width <= MAX_HEAD_WIDTH:
+        return True
+    return _is_at_least(HOPPER) and (width == MAX_WIDE_HEAD or not _is_at_least(BLACKWELL))
+
+
+def _is_at_least(capability: str) -> bool:
+    """Whether the GPUs have a compute capability, by JAX's own test, which is private."""
+    try:
+        from jax._src.cudnn import fused_attention_stablehlo
+
+        return bool(fused_attention_stablehlo.check_compute_capability(capability))
+    except (ImportError, AttributeError, RuntimeError):
+        return False
+
+
+@contextmanager
+def compiling_for(capability: str) -> Iterator[None]:
+    """Let JAX take GPUs of a compute capability for the local ones, which it tests otherwise.
+
+    Args:
+        capability: as `9.0`; empty to let it test the local ones.
+    """
+    if not capability:
+        yield
+        return
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    def is_at_least(other: str) -> bool:
+        return _version(capability) >= _version(other)
+
+    def is_equal(other: str) -> bool:
+        return _version(capability) == _version(other)
+
+    tests = {"check_compute_capability": is_at_least, "is_cuda_compute_capability_equal": is_equal}
+    local = {name: getattr(fused_attention_stablehlo, name) for name in tests}
+    try:
+        for name, test in tests.items():
+            setattr(fused_attention_stablehlo, name, test)
+        yield
+    finally:
+        for name, test in local.items():
+            setattr(fused_attention_stablehlo, name, test)
+
+
+def _version(capability: str) -> tuple[int, ...]:
+    return tuple(map(int, capability.split(".")))
 
 
 def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> tuple[Array, Array]:

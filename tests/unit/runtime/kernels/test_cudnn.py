@@ -47,6 +47,26 @@ def test_others_do_not(a: Attention, q: Any, v: Any, mask: Any) -> None:
     assert not cudnn.supports(a, q, v, mask)
 
 
+@pytest.mark.parametrize(
+    ("capability", "widths"),
+    [
+        ("8.0", {64, 128}),
+        ("9.0", {64, 128, 192, 256}),  # 192: of latents, whose narrower values are padded
+        ("10.0", {64, 128, 256}),
+        ("10.3", {64, 128, 256}),
+    ],
+)
+def test_the_compute_capability_allows_wide_heads(capability: str, widths: set[int]) -> None:
+    with cudnn.compiling_for(capability):
+        supported = {
+            width
+            for width in (64, 100, 128, 192, 256, 320)
+            if cudnn.supports(PLAIN, array(width), array(min(width, 128)), None)
+        }
+    assert supported == widths
+    assert not cudnn.supports(PLAIN, array(256), array(256), None)  # there is no local GPU
+
+
 def test_without_cudnn_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "is_installed", lambda: False)
     assert not cudnn.supports(PLAIN, array(), array(), None)
