@@ -126,6 +126,7 @@ ROWS = (
     row("experts fine v6e", FINE, "v6e:4x4", "32x4096", expert=16),
     row("experts fine b200", FINE, "b200:8", "16x4096", expert=8),
     row("experts latent v5p", LATENT, "v5p:2x2x4", "32x4096", expert=4, fsdp=4),
+    row("experts latent h100", LATENT, "h100:8", "16x4096", expert=8),
     row("experts latent 7x", LATENT, "7x:2x2x1", "16x4096", expert=4),
     row("windows dense v5p", WINDOWS, "v5p:2x2x1", "16x8192", fsdp=4),
     row("windows dense h100", WINDOWS, "h100:8", "16x8192", fsdp=8),

@@ -106,6 +106,8 @@ def _by_jax(
 ) -> Array:
     """Attention by `jax.nn.dot_product_attention`; `mask` replaces its causal mask and window."""
     use_cudnn = platform == "gpu" and cudnn.supports(a, q_BTNH, v_BSKH, mask)
+    if use_cudnn and cudnn.takes_narrow_values(q_BTNH, v_BSKH):
+        return cudnn.attend_narrow_values(q_BTNH, k_BSKH, v_BSKH, a, scale)
     value_width = v_BSKH.shape[-1]
     padding = q_BTNH.shape[-1] - value_width  # JAX requires values as wide as keys
     window = None

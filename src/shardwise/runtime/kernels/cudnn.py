@@ -7,6 +7,7 @@ arrays are those of `blockwise`.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no fla
 # Widest heads in training, of cuDNN 9.18 (its page on attention): those of all GPUs, and of Hopper.
 # Newer GPUs have some between the two, of which JAX admits all; this module uses the widest alone.
 MAX_HEAD_WIDTH, MAX_WIDE_HEAD = 128, 256
+LATENT_WIDTHS = (192, 128)  # queries and values of DeepSeek's latent attention, since Hopper
 HOPPER, BLACKWELL = "9.0", "10.0"  # compute capabilities
 # Parameters of JAX's function for the gradients. It is private: JAX has no public function that
 # takes the logsumexp of all keys where `k_BKSH` are some of them.
@@ -30,13 +32,23 @@ GRADIENT_PARAMETERS = (
     "scale", "seed", "dropout_rate", "variadic_args", "mask_type", "layout",
     "sliding_window_length", "is_training", "return_residual", "res", "grad_output",
 )  # fmt: skip
+ATTENTION_PARAMETERS = ("query", "key", "value", "scale", "mask_type", "sliding_window_length")
 
 
 def supports(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> bool:
     """Whether the kernel is installed and supports this attention, with this explicit mask."""
     window_is_causal = a.causal or a.window is None
+    if mask is not None or not window_is_causal:
+        return False
     fits = v_BSKH.shape[-1] <= q_BTNH.shape[-1]  # narrower values are padded
-    return mask is None and window_is_causal and fits and _supports_queries(q_BTNH)
+    return (fits and _supports_queries(q_BTNH)) or takes_narrow_values(q_BTNH, v_BSKH)
+
+
+def takes_narrow_values(q_BTNH: Array, v_BSKH: Array) -> bool:
+    """Whether `attend_narrow_values` can be used, which spares the padding of values."""
+    widths = (q_BTNH.shape[-1], v_BSKH.shape[-1])
+    is_supported = widths == LATENT_WIDTHS and _is_16_bit(q_BTNH) and is_installed()
+    return is_supported and _is_at_least(HOPPER) and _attention_function() is not None
 
 
 def supports_some_keys(q_BNTH: Array, v_BKSH: Array) -> bool:
@@ -47,8 +59,11 @@ def supports_some_keys(q_BNTH: Array, v_BKSH: Array) -> bool:
 
 def _supports_queries(q: Array) -> bool:
     """Whether the kernel is installed, and supports heads of this width and dtype."""
-    is_16_bit = q.dtype in (jnp.bfloat16, jnp.float16)
-    return bool(is_16_bit and is_installed() and _supports_width(q.shape[-1]))
+    return _is_16_bit(q) and is_installed() and _supports_width(q.shape[-1])
+
+
+def _is_16_bit(q: Array) -> bool:
+    return q.dtype in (jnp.bfloat16, jnp.float16)
 
 
 def _supports_width(width: int) -> bool:
@@ -62,11 +77,10 @@ def _supports_width(width: int) -> bool:
 
 def _is_at_least(capability: str) -> bool:
     """Whether the GPUs have a compute capability, by JAX's own test, which is private."""
+    test = _private("check_compute_capability")
     try:
-        from jax._src.cudnn import fused_attention_stablehlo
-
-        return bool(fused_attention_stablehlo.check_compute_capability(capability))
-    except (ImportError, AttributeError, RuntimeError):
+        return bool(test and test(capability))
+    except RuntimeError:  # no GPU
         return False
 
 
@@ -101,6 +115,26 @@ def compiling_for(capability: str) -> Iterator[None]:
 
 def _version(capability: str) -> tuple[int, ...]:
     return tuple(map(int, capability.split(".")))
+
+
+def attend_narrow_values(
+    q_BTNH: Array, k_BSKH: Array, v_BSKH: Array, a: Attention, scale: float
+) -> Array:
+    """Attention output, as wide as the values, which are narrower than queries and keys."""
+    from jax._src.cudnn.fused_attention_stablehlo import MaskType
+
+    attention = _attention_function()
+    if attention is None:
+        raise RuntimeError("this version of JAX has no attention with narrower values")
+    output: Array = attention(
+        q_BTNH,
+        k_BSKH,
+        v_BSKH,
+        scale=scale,
+        mask_type=MaskType.CAUSAL if a.causal else MaskType.NO_MASK,
+        sliding_window_length=a.window,
+    )
+    return output
 
 
 def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> tuple[Array, Array]:
@@ -142,12 +176,29 @@ def backward(
 @functools.cache
 def _gradient_function() -> Any:
     """JAX's function for the gradients; None if this version has another one."""
+    function = _private("_dot_product_attention_bwd_rule")
+    names = tuple(inspect.signature(function).parameters) if function else ()
+    return function if names == GRADIENT_PARAMETERS else None
+
+
+@functools.cache
+def _attention_function() -> Any:
+    """JAX's attention by the kernel; None if this version has another one.
+
+    It is private: the public function requires values as wide as keys.
+    """
+    function = _private("dot_product_attention")
+    names = {*inspect.signature(function).parameters} if function else {*()}
+    return function if {*ATTENTION_PARAMETERS} <= names else None
+
+
+def _private(name: str) -> Any:
+    """A function of JAX's module for the kernel; None if this version has none of this name."""
     try:
-        from jax._src.cudnn.fused_attention_stablehlo import _dot_product_attention_bwd_rule
+        module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     except ImportError:
         return None
-    names = tuple(inspect.signature(_dot_product_attention_bwd_rule).parameters)
-    return _dot_product_attention_bwd_rule if names == GRADIENT_PARAMETERS else None
+    return getattr(module, name, None)
 
 
 @functools.cache

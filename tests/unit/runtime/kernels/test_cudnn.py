@@ -51,9 +51,9 @@ def test_others_do_not(a: Attention, q: Any, v: Any, mask: Any) -> None:
     ("capability", "widths"),
     [
         ("8.0", {64, 128}),
-        ("9.0", {64, 128, 192, 256}),  # 192: of latents, whose narrower values are padded
-        ("10.0", {64, 128, 256}),
-        ("10.3", {64, 128, 256}),
+        ("9.0", {64, 128, 192, 256}),  # 192: of latents, with narrower values
+        ("10.0", {64, 128, 192, 256}),
+        ("10.3", {64, 128, 192, 256}),
     ],
 )
 def test_the_compute_capability_allows_wide_heads(capability: str, widths: set[int]) -> None:
@@ -63,6 +63,9 @@ def test_the_compute_capability_allows_wide_heads(capability: str, widths: set[i
             for width in (64, 100, 128, 192, 256, 320)
             if cudnn.supports(PLAIN, array(width), array(min(width, 128)), None)
         }
+        assert cudnn.supports(PLAIN, array(160), array(128), None) == (capability == "9.0")
+        assert cudnn.takes_narrow_values(array(192), array(128)) == (192 in widths)
+        assert not cudnn.takes_narrow_values(array(192), array(192))
     assert supported == widths
     assert not cudnn.supports(PLAIN, array(256), array(256), None)  # there is no local GPU
 
