@@ -130,6 +130,7 @@ ROWS = (
     row("experts latent 7x", LATENT, "7x:2x2x1", "16x4096", expert=4),
     row("windows dense v5p", WINDOWS, "v5p:2x2x1", "16x8192", fsdp=4),
     row("windows dense h100", WINDOWS, "h100:8", "16x8192", fsdp=8),
+    row("windows sinks h100", SINKS, "h100:8", "16x4096", expert=8),
     row("windows sinks v5e", SINKS, "v5e:4x4", "16x4096", expert=4, fsdp=4),
     *engine("dense v5e", DENSE, "v5e:2x2", "16x8192"),
     *engine("int8 v5e", f"llama3-70b,n_layers=4{SMALL}", "v5e:4x2", "32x8192", weights="int8",

@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention
 from shardwise.runtime.blocks.elementwise import softcap
-from shardwise.runtime.kernels import blockwise, cpu, cudnn, paired_chunks
+from shardwise.runtime.kernels import attention_sinks, blockwise, cpu, cudnn, paired_chunks
 from shardwise.runtime.kernels.attention_mask import attention_mask
 from shardwise.runtime.kernels.blockwise import PartialAttention
 from shardwise.runtime.layout.context_order import ContextOrder
@@ -67,18 +67,10 @@ def attend(
                 q_BNTH, k_BKSH, v_BKSH, attention, order, index, sinks_N=sinks_N, name=SAVED
             )
             return o_BNTH.swapaxes(1, 2)
-    if platform == "gpu" and paired_chunks.supports(attention, q_BTNH, v_BSKH, order):
-        kernel = partial(forward, platform=platform), partial(backward, platform=platform)
-        o_BNTH = paired_chunks.attend(
-            (q_BTNH * scale).astype(q_BTNH.dtype).swapaxes(1, 2),
-            k_BSKH.swapaxes(1, 2),
-            v_BSKH.swapaxes(1, 2),
-            index,
-            order.n,
-            kernel,
-            name=SAVED,
-        )
-        return o_BNTH.swapaxes(1, 2)
+    if platform == "gpu" and slopes_N is None:
+        o_BTNH = _by_calls_of_cudnn(q_BTNH, k_BSKH, v_BSKH, attention, scale, sinks_N, order, index)
+        if o_BTNH is not None:
+            return o_BTNH
     if platform == "cpu" and order.n == 1 and cpu.supports_attention(attention, q_BTNH, k_BSKH):
         return checkpoint_name(cpu.attend(q_BTNH, k_BSKH, v_BSKH, scale), SAVED)
     mask_TS: Any = None
@@ -93,6 +85,34 @@ def attend(
             mask = mask_TS[None, None]
         o_BTNH = _by_jax(q_BTNH, k_BSKH, v_BSKH, attention, scale, mask, platform)
     return checkpoint_name(o_BTNH, SAVED)
+
+
+def _by_calls_of_cudnn(
+    q_BTNH: Array,
+    k_BSKH: Array,
+    v_BSKH: Array,
+    a: Attention,
+    scale: float,
+    sinks_N: Array | None,
+    order: ContextOrder,
+    index: Any,
+) -> Array | None:
+    """Attention over chunks, or with sinks, which JAX's function has not; None for any other."""
+    heads_first = (
+        (q_BTNH * scale).astype(q_BTNH.dtype).swapaxes(1, 2),
+        k_BSKH.swapaxes(1, 2),
+        v_BSKH.swapaxes(1, 2),
+    )
+    if paired_chunks.supports(a, q_BTNH, v_BSKH, order):
+        kernel = partial(forward, platform="gpu"), partial(backward, platform="gpu")
+        o_BNTH = paired_chunks.attend(*heads_first, index, order.n, kernel, name=SAVED)
+    elif sinks_N is not None and attention_sinks.supports(a, q_BTNH, v_BSKH, order):
+        of_all_keys: dict[str, Any] = {"causal": True, "window": a.window}
+        kernel = partial(cudnn.forward, **of_all_keys), partial(cudnn.backward, **of_all_keys)
+        o_BNTH = attention_sinks.attend(*heads_first, sinks_N, kernel, name=SAVED)
+    else:
+        return None
+    return o_BNTH.swapaxes(1, 2)
 
 
 def _by_jax(

@@ -137,12 +137,19 @@ def attend_narrow_values(
     return output
 
 
-def forward(q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool) -> tuple[Array, Array]:
-    """Attention output in the dtype of queries, and logsumexp l_BNT of the scores."""
+def forward(
+    q_BNTH: Array, k_BKSH: Array, v_BKSH: Array, *, causal: bool, window: int | None = None
+) -> tuple[Array, Array]:
+    """Attention output in the dtype of queries, and logsumexp l_BNT of the scores.
+
+    Args:
+        window: tokens that a causal query sees, its own included; None for all.
+    """
     o_BTNH, l_BTN = jax.nn.dot_product_attention(
         *(x.swapaxes(1, 2) for x in (q_BNTH, k_BKSH, v_BKSH)),
         scale=1.0,
         is_causal=causal,
+        local_window_size=(window - 1, 0) if window else None,
         implementation="cudnn",
         return_residual=True,
     )
@@ -158,6 +165,7 @@ def backward(
     do_BNTH: Array,
     *,
     causal: bool,
+    window: int | None = None,
 ) -> tuple[Array, Array, Array]:
     """Gradients of queries, keys and values in their dtype: see `blockwise.backward`."""
     from jax._src.cudnn.fused_attention_stablehlo import AttentionLayout, MaskType
@@ -168,7 +176,7 @@ def backward(
     none = jnp.zeros(0, q_BNTH.dtype)  # no bias, lengths, offsets and pages
     residuals = (q_BNTH, k_BKSH, v_BKSH, *(none,) * 7, l_BNT, o_BNTH.astype(q_BNTH.dtype))
     mask = MaskType.CAUSAL if causal else MaskType.NO_MASK
-    settings = (1.0, 42, 0.0, (False, False), mask, AttentionLayout.BNTH.value, None, True, False)
+    settings = (1.0, 42, 0.0, (False, False), mask, AttentionLayout.BNTH.value, window, True, False)
     dq_BNTH, dk_BKSH, dv_BKSH, *_ = gradients(*settings, residuals, do_BNTH.astype(q_BNTH.dtype))
     return dq_BNTH, dk_BKSH, dv_BKSH
 
