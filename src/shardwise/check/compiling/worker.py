@@ -7,6 +7,7 @@ precede the import of JAX.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import replace
@@ -21,6 +22,10 @@ from shardwise.errors import ShardwiseError
 
 if TYPE_CHECKING:
     from shardwise.runtime.program import Program
+
+# Objects between two collections of garbage. The process ends with its program; with Python's 700,
+# it would walk the modules of JAX hundreds of times while it imports them.
+COLLECT_AFTER = 200_000
 
 
 def main(job: Job, report: Report) -> None:
@@ -58,4 +63,5 @@ def _compile(job: Job, report: Report) -> Compiled | Failure:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[1]))
+    gc.set_threshold(COLLECT_AFTER)
     main(read_job(sys.stdin.buffer), Report(os.fdopen(int(sys.argv[2]), "wb")))
