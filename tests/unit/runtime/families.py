@@ -87,7 +87,7 @@ def trained(step: TrainStep, weights: Any, text: Any) -> tuple[float, Any]:
     shapes, batch = step.shapes()
     state = {
         "weights": jax.tree.map(filled, weights, shapes["weights"]),
-        "moments": jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes["moments"]),
+        "moments": jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes["moments"]),
     }
     state = jax.tree.map(lambda x, s: jax.device_put(x, s.sharding), state, shapes)
     given = {

@@ -27,13 +27,13 @@ from shardwise.runtime.weights.descriptions import (
     ArrayInfo,
     Tree,
     describe,
-    init_weights,
     map_infos,
 )
 from shardwise.runtime.weights.quantized import Grouped, dequantized
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
+from tests.unit.runtime.drawn import drawn_weights
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.logits import logits
 from tests.unit.runtime.model_cases import CASES
@@ -227,10 +227,11 @@ def numbers(config: ModelConfig) -> Tree:
     random = np.random.default_rng(1)
 
     def disturbed(info: ArrayInfo, x: Any) -> Any:
-        return x if info.init_value is None else x + random.normal(0, 0.2, x.shape)
+        noise = 0 if info.init_value is None else random.normal(0, 0.2, x.shape)
+        return x + np.float32(noise)
 
     infos = describe(config)
-    return map_infos(disturbed, infos, init_weights(infos, jax.random.key(0), jnp.float32))
+    return map_infos(disturbed, infos, drawn_weights(infos))
 
 
 def padded(state: EngineState, weights: Tree) -> Tree:
@@ -238,7 +239,7 @@ def padded(state: EngineState, weights: Tree) -> Tree:
 
     def pad(info: ArrayInfo, x: Any) -> Any:
         missing = [n - there for n, there in zip(info.shape, x.shape, strict=True)]
-        return jnp.pad(x, [(0, n) for n in missing])
+        return np.pad(x, [(0, n) for n in missing])
 
     return map_infos(pad, state.infos, weights)
 

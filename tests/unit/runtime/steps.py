@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -21,9 +20,10 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.programs import factored_roles, tensor_axes
 from shardwise.runtime.training.step import MakeOptimizer, TrainStep
-from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe, init_weights
+from shardwise.runtime.weights.descriptions import ArrayInfo, Tree, describe
 from shardwise.strategy.layout import Layout, rules_of
 from shardwise.workload import Train
+from tests.unit.runtime.drawn import drawn_weights
 
 RATE, EPSILON = 1e-3, 1e-4
 
@@ -99,11 +99,13 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
     weights = jax.tree.unflatten(tree, _random_weights(tuple(leaves)))
     if made.stages:
         weights["layers"] = [made.stages.to_stage_order(layer) for layer in weights["layers"]]
-    state = {"weights": weights, "moments": made.optimizer.init(weights)}
+    # One program each for what would be one for each shape; the rest is laid out by NumPy.
+    moments = jax.tree.map(np.asarray, jax.jit(made.optimizer.init)(weights))
+    state = {"weights": weights, "moments": moments}
     if made.job.master:
         state["master"] = weights
     if "lost" in shapes:
-        state["lost"] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["lost"])
+        state["lost"] = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes["lost"])
     laid: Tree = jax.tree.map(
         lambda x, s: jax.device_put(x.astype(s.dtype), s.sharding), state, shapes
     )
@@ -113,8 +115,8 @@ def _start(made: TrainStep, shapes: Tree) -> Tree:
 @functools.cache
 def _random_weights(infos: tuple[ArrayInfo, ...]) -> list[np.ndarray[Any, Any]]:
     """Random weights, drawn once for all layouts."""
-    drawn = init_weights(list(infos), jax.random.key(0), jnp.float32)
-    return [np.asarray(w) for w in drawn]
+    drawn: list[np.ndarray[Any, Any]] = drawn_weights(list(infos))
+    return drawn
 
 
 def _in_order(made: TrainStep, tree: Tree) -> list[np.ndarray[Any, Any]]:

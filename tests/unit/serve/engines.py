@@ -17,7 +17,7 @@ from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.engine_state import EngineState
 from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.weights.descriptions import Tree, describe, init_weights
+from shardwise.runtime.weights.descriptions import Tree, describe
 from shardwise.serve.drafts import Drafter
 from shardwise.serve.engine import InferenceEngine
 from shardwise.serve.programs import Programs
@@ -26,6 +26,7 @@ from shardwise.simulate.limits import Limits
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.workload import Serve
+from tests.unit.runtime.drawn import drawn_weights
 from tests.unit.runtime.logits import logits
 
 MODEL = ModelConfig.dense(n_layers=2, d_model=32, d_ff=64, n_heads=4, n_kv_heads=2, vocab=97)
@@ -51,7 +52,8 @@ class OneSize(Programs):
 @functools.cache
 def random_weights(seed: int = 1, model: ModelConfig = MODEL) -> Tree:
     """Weights whose logits differ enough that rounding does not change the highest."""
-    return init_weights(describe(model), jax.random.key(seed), jnp.float32)
+    weights: Tree = jax.device_put(drawn_weights(describe(model), seed))
+    return weights
 
 
 def one_device() -> Table:
@@ -146,7 +148,7 @@ class Greedy:
         self, config: ModelConfig = MODEL, weights: Tree | None = None, context: int = CONTEXT
     ) -> None:
         self._logits = jax.jit(logits(config, one_device(), context, jnp.float32))
-        self._weights = weights or random_weights(model=config)
+        self._weights = jax.device_put(weights or random_weights(model=config))
         self._context = context
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:

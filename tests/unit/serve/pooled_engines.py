@@ -24,7 +24,6 @@ from shardwise.runtime import devices
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.weights.descriptions import describe, init_weights
 from shardwise.serve import engine_states
 from shardwise.serve.drafts import NgramDrafter
 from shardwise.serve.engine_options import EngineOptions
@@ -36,7 +35,7 @@ from shardwise.workload import Serve
 from tests.unit.runtime.expert_cases import MODELS
 from tests.unit.runtime.paged_cases import DENSE, FP32, Case
 from tests.unit.runtime.paged_cases import engine as engine_of
-from tests.unit.serve.engines import Greedy, OneSize, generate, running
+from tests.unit.serve.engines import Greedy, OneSize, generate, random_weights, running
 from tests.unit.serve.model_files.tiny import write_folder
 
 CONTEXT, BLOCK_TOKENS, SEQUENCES, TOKENS, NEW = 48, 4, 2, 16, 10
@@ -100,7 +99,7 @@ def served(one: Pooled) -> dict[str, Any]:
     config = one.case[0]
     state = engine_of(one.case)
     n_pools = state.n_pools
-    weights = init_weights(describe(config), jax.random.key(1), jnp.float32)
+    weights = random_weights(model=config)
     compiled = OneSize(
         forward=PagedForward(engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS),
         weights=jax.device_put(weights, jax.tree.map(lambda x: x.sharding, state.weight_shapes())),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from shardwise.runtime.serving.forward import PagedForward
-from shardwise.runtime.weights.descriptions import describe, init_weights
+from shardwise.runtime.weights.descriptions import describe
 from shardwise.strategy.mesh import Mesh
+from tests.unit.runtime.drawn import drawn_weights
 from tests.unit.runtime.paged_cases import FP32, MODELS, engine
 
 TOKENS = np.arange(8, dtype=np.int32).reshape(2, 4)
@@ -19,8 +19,7 @@ TOKENS = np.arange(8, dtype=np.int32).reshape(2, 4)
 @pytest.mark.parametrize("model", ["deepseek", "mixtral"])
 def test_experts_by_layer(model: str) -> None:
     state = engine((MODELS[model], Mesh(), "copied", FP32))
-    random = init_weights(describe(MODELS[model]), jax.random.key(0), jnp.float32)
-    held = state.quantize_weights(random)
+    held = state.quantize_weights(jax.device_put(drawn_weights(describe(MODELS[model]))))
     rows = (np.zeros(2, np.int32), np.full(2, 4, np.int32), np.arange(2, dtype=np.int32)[:, None])
     logits = []
     for by_layer in (False, True):
