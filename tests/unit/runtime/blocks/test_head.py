@@ -33,12 +33,12 @@ def given() -> tuple[Any, jax.Array, jax.Array]:
 def test_loss_and_gradients_are_those_of_one_chunk(given: Any, n: int) -> None:
     chunked = chunked_loss(loss, n, jnp.float32)
     of = {
-        f: jax.value_and_grad(lambda w, x, f=f: 0.5 * f(w, x, given[2]), argnums=(0, 1))
+        f: jax.jit(jax.value_and_grad(lambda w, x, f=f: 0.5 * f(w, x, given[2]), argnums=(0, 1)))
         for f in (loss, chunked)
     }
     (whole, gradients), (found, others) = (of[f](*given[:2]) for f in (loss, chunked))
     assert found == pytest.approx(float(whole), rel=1e-6)
-    assert float(chunked(*given)) == pytest.approx(2 * float(whole), rel=1e-6)
+    assert float(jax.jit(chunked)(*given)) == pytest.approx(2 * float(whole), rel=1e-6)
     for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(others), strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)

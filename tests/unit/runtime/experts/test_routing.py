@@ -41,7 +41,7 @@ def test_experts_and_weights_are_those_of_numpy(name: str) -> None:
     x, correction = _random(N, D), _random(E)
     expected = forward.route(moe, {"router": router, "router_correction": correction}, x)
     corrected = jnp.asarray(correction) if moe.routing.correction else None
-    weights, experts = routing.choose(moe, jnp.asarray(x @ router), corrected)
+    weights, experts = jax.jit(routing.choose, static_argnums=0)(moe, x @ router, corrected)
     found = np.zeros((N, E))
     np.put_along_axis(found, np.asarray(experts), np.asarray(weights), axis=1)
     np.testing.assert_allclose(found, expected, atol=1e-6)

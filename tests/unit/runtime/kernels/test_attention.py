@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from shardwise.models import Attention
 from shardwise.runtime.kernels import attention as kernels
 from shardwise.runtime.kernels import blockwise, splash
 from shardwise.runtime.layout.context_order import ContextOrder
+from tests.unit.runtime.near import assert_near
 from tests.unit.runtime.scripts import rows
 
 B, N, K, H = 1, 2, 1, 32
@@ -29,6 +31,7 @@ def inputs(n_tokens: int, n_keys: int) -> tuple[Any, ...]:
     return normal(B, N, n_tokens, H) * H**-0.5, keys, values
 
 
+@jax.jit
 def plain(q: Any, k: Any, v: Any, seen: Any) -> tuple[Any, Any]:
     """(o, l) of scores that are written down."""
     k, v = (jnp.repeat(x, N // K, axis=1) for x in (k, v))
@@ -38,8 +41,17 @@ def plain(q: Any, k: Any, v: Any, seen: Any) -> tuple[Any, Any]:
 
 
 def near(found: Any, wanted: Any) -> None:
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
-        assert np.asarray(one) == pytest.approx(np.asarray(other), **NEAR)
+    assert_near(found, wanted, **NEAR)
+
+
+def differentiated(run: Any, *given: Any, do: Any) -> Any:
+    """(o, gradients under `do`, what else `run` returns beside o) by one program."""
+
+    def told(*given: Any) -> Any:
+        o, back, more = jax.vjp(run, *given, has_aux=True)
+        return o, back(do), more
+
+    return jax.jit(told)(*given)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -58,16 +70,16 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
         both = [jnp.concatenate(x, axis=2) for x in ((k, far_k), (v, far_v))]
         return plain(q, *both, np.concatenate([seen, np.ones((here, 64), bool)], axis=1))
 
-    sums = kernel.forward(q, k, v, causal=causal, **given)
+    forward = jax.jit(functools.partial(kernel.forward, causal=causal, **given))
+    backward = jax.jit(functools.partial(kernel.backward, causal=causal, **given))
+    of_far_keys = jax.jit(functools.partial(blockwise.backward, causal=False))
+    sums = forward(q, k, v)
     near(sums, plain(q, k, v, seen))
-    o, l = every(q, k, v)
-    near(blockwise.merge(sums, plain(q, far_k, far_v, True)), (o, l))
     do = normal(B, N, here, H)
-    _, d_k, d_v = jax.vjp(lambda *x: every(*x)[0], q, k, v)[1](do)
-    q_here = jax.vjp(lambda q: every(q, k, v)[0], q)[1](do)[0]
-    away = blockwise.backward(q, far_k, far_v, o, l, do, causal=False)[0]
-    found = kernel.backward(q, k, v, o, l, do, causal=causal, **given)
-    near(found, (q_here - away, d_k, d_v))
+    o, (d_q, d_k, d_v), l = differentiated(every, q, k, v, do=do)
+    near(jax.jit(blockwise.merge)(sums, plain(q, far_k, far_v, True)), (o, l))
+    away = of_far_keys(q, far_k, far_v, o, l, do)[0]
+    near(backward(q, k, v, o, l, do), (d_q - away, d_k, d_v))
 
 
 CASES = {
@@ -92,14 +104,13 @@ def test_a_chips_tokens_over_all_keys(name: str) -> None:
 
     def by_kernel(q: Any, k: Any, v: Any) -> Any:
         given = {"name": "attended", "interpret": True}
-        return splash.attend(q, k, v, attention, order, jnp.int32(index), **given)
+        return splash.attend(q, k, v, attention, order, jnp.int32(index), **given), ()
 
     def by_xla(q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
         o = kernels.attend(q, k, v, attention, "cpu", 1.0, order=order, index=index)
-        return o.swapaxes(1, 2)
+        return o.swapaxes(1, 2), ()
 
-    wanted = jax.vjp(lambda *x: plain(*x, seen)[0], q, k, v)
+    wanted = differentiated(lambda *x: plain(*x, seen), q, k, v, do=do)[:2]
     for run in (by_kernel, by_xla):
-        o, back = jax.vjp(jax.jit(run), q, k, v)
-        near((o, back(do)), (wanted[0], wanted[1](do)))
+        near(differentiated(run, q, k, v, do=do)[:2], wanted)

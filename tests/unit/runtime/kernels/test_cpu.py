@@ -21,6 +21,7 @@ from shardwise.runtime.training.programs import PLANNED_CAPACITY, step_of
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from tests.host import host
+from tests.unit.runtime.near import assert_near
 from tests.unit.runtime.steps import compiled
 
 NEAR = {"abs": 2e-5, "rel": 2e-5}  # sums of some hundred fp32 products of numbers about 1
@@ -49,8 +50,8 @@ def same(one: Callable[..., Any], other: Callable[..., Any], *given: Any) -> Non
         result, pull = jax.vjp(function, *given)
         return [result, *pull(normal(*result.shape))]
 
-    for got, wanted in zip(jax.jit(told, static_argnums=0)(one), told(other), strict=True):
-        assert np.asarray(got) == pytest.approx(np.asarray(wanted), **NEAR)
+    program = jax.jit(told, static_argnums=0)
+    assert_near(program(one), program(other), **NEAR)
 
 
 @pytest.mark.parametrize(

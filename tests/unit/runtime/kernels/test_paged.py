@@ -66,6 +66,15 @@ def attended(dtype: str) -> Iterator[Any]:
         yield pytest.param(*case, marks=() if case in quick else pytest.mark.oracle)
 
 
+def attend(q_BTNH: jax.Array, pages: Cache, tokens: NewTokens, *how: Any, **more: Any) -> jax.Array:
+    """`paged_cache.attend` of the second layer, as one program."""
+
+    def run(q_BTNH: jax.Array, pages: Cache) -> jax.Array:
+        return paged_cache.attend(q_BTNH, pages, tokens, jnp.array(FIRST), *how, **more)
+
+    return jax.jit(run)(q_BTNH, pages)
+
+
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in ((paged_write, "write"), (paged, "attend"), (paged_gpu, "attend")):
@@ -91,7 +100,9 @@ def test_writes_exactly_the_new_tokens(which: str, dtype: str) -> None:
     }
     before = cache(GROUPED, dtype)
     plain, kernel = (
-        paged_cache.write(before, new, tokens, jnp.array(FIRST), platform)
+        jax.jit(lambda *x, on=platform: paged_cache.write(*x, tokens, jnp.array(FIRST), on))(
+            before, new
+        )
         for platform in ("cpu", "tpu")
     )
     jax.tree.map(np.testing.assert_array_equal, plain, kernel)
@@ -105,8 +116,7 @@ def test_attends_like_plain_jax(kind: str, which: str, dtype: str) -> None:
     tokens = tokens_of(*PASSES[which])
     q_BTNH = random(3, 3, tokens.n_tokens, a.n_heads, WIDTH)
     plain, kernel = (
-        paged_cache.attend(q_BTNH, cache(a, dtype), tokens, jnp.array(FIRST), a, platform)
-        for platform in ("cpu", "tpu")
+        attend(q_BTNH, cache(a, dtype), tokens, a, platform) for platform in ("cpu", "tpu")
     )
     for row, n in enumerate(tokens.new_B):
         np.testing.assert_allclose(kernel[row, :n], plain[row, :n], atol=2e-5)
@@ -117,12 +127,16 @@ def test_adds_sinks_to_the_sum_of_the_kernel() -> None:
     tokens = tokens_of(*PASSES["decode"])
     q_BTNH = random(3, 3, 1, GROUPED.n_heads, WIDTH)
     plain, kernel = (
-        paged_cache.attend(
-            q_BTNH, cache(GROUPED, "float32"), tokens, jnp.array(FIRST), GROUPED, platform,
+        attend(
+            q_BTNH,
+            cache(GROUPED, "float32"),
+            tokens,
+            GROUPED,
+            platform,
             sinks_N=random(4, GROUPED.n_heads),
         )
         for platform in ("cpu", "tpu")
-    )  # fmt: skip
+    )
     for row in (0, 2):
         np.testing.assert_allclose(kernel[row], plain[row], atol=2e-5)
 
@@ -135,9 +149,8 @@ def test_attends_on_gpus_like_plain_jax(kind: str, which: str, dtype: str) -> No
     q_BTNH = random(3, 3, tokens.n_tokens, a.n_heads, WIDTH).astype(jnp.bfloat16)
     pages = cache(a, dtype)
     exact = jax.tree.map(lambda x: x if x.dtype == jnp.int8 else x.astype(jnp.float32), pages)
-    first = jnp.array(FIRST)
-    plain = paged_cache.attend(q_BTNH.astype(jnp.float32), exact, tokens, first, a, "other")
-    kernel = paged_cache.attend(q_BTNH, pages, tokens, first, a, "gpu")
+    plain = attend(q_BTNH.astype(jnp.float32), exact, tokens, a, "other")
+    kernel = attend(q_BTNH, pages, tokens, a, "gpu")
     assert kernel.dtype == jnp.bfloat16
     for row, n in enumerate(tokens.new_B):
         np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
@@ -151,10 +164,14 @@ def test_few_sequences_are_split_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Non
     for n_programs in (1, 4 * 3 * GROUPED.n_kv_heads):
         monkeypatch.setattr(paged_gpu, "PROGRAMS", n_programs)
         outputs.append(
-            paged_cache.attend(
-                q_BTNH, cache(GROUPED, "bfloat16"), tokens, jnp.array(FIRST), GROUPED, "gpu",
+            attend(
+                q_BTNH,
+                cache(GROUPED, "bfloat16"),
+                tokens,
+                GROUPED,
+                "gpu",
                 sinks_N=random(4, GROUPED.n_heads),
             ).astype(jnp.float32)
-        )  # fmt: skip
+        )
     for row in (0, 2):
         np.testing.assert_allclose(outputs[0][row], outputs[1][row], atol=0.01)

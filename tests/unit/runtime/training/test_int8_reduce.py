@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ WAYS: dict[str, tuple[tuple[Cut, ...], tuple[str, ...]]] = {
 }
 
 
+@functools.partial(jax.jit, static_argnames="way")
 def summed(gradient: jax.Array, lost: jax.Array, way: str) -> ErrorFeedback:
     """Of all copies, which the first dim counts."""
     one = lambda g, e: reduce(g, e, *WAYS[way])
