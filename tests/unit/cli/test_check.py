@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
+import jax
+import numpy as np
 import pytest
 
 import shardwise as sw
 from shardwise.check import training
+from shardwise.check.compiling.job import Job
 from shardwise.check.user import api
+from shardwise.check.user.entry_point import load_attribute
 from tests.golden.terminal import run
 from tests.unit.check.compilers import needs
 
@@ -66,6 +73,24 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHARDWISE_CACHE", str(tmp_path / "cache"))
     return tmp_path
+
+
+@pytest.fixture
+def built_here(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The builder of the compiling process runs in this one, where it has to refuse.
+
+    This process has one device, which stands for all of the machine.
+    """
+    monkeypatch.setattr(api, "compile_job", _refused)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("mymodule", None)
+
+
+def _refused(job: Job, **_: object) -> NoReturn:
+    devices = np.full(job.target.grid, jax.devices()[0])
+    load_attribute(job.builder)(devices, **job.arguments)
+    raise AssertionError("nothing is refused")
 
 
 @needs("cpu")
@@ -130,10 +155,21 @@ def test_a_fault_is_named_in_the_first_line(mine: Path) -> None:
         ),
         (("mymodule:constant", "--on", "cpu:4"), "is not a function"),
         (("mymodule:wide_args", "--on", "cpu:4"), "--args module:function"),
-        (("mymodule:train_step", "--on", "cpu:4", "--args", "mymodule:wide_args"), "mesh of 8"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_function(mine: Path, args: tuple[str, ...], words: str) -> None:
+@pytest.mark.usefixtures("built_here")
+def test_what_is_wrong_with_a_function(args: tuple[str, ...], words: str) -> None:
+    refused(*args, words=words)
+
+
+@needs("cpu")
+def test_a_mesh_of_another_size_is_refused_by_the_compiling_process(mine: Path) -> None:
+    refused(
+        *("mymodule:train_step", "--on", "cpu:4", "--args", "mymodule:wide_args"), words="mesh of 8"
+    )
+
+
+def refused(*args: str, words: str) -> None:
     said = run("check", *args)
     assert said.code == 2
     assert words in said.err.replace("\n  ", " ")
