@@ -90,7 +90,7 @@ def sleeping(devices: np.ndarray[Any, Any]) -> Program:
 
 
 def hungry(devices: np.ndarray[Any, Any]) -> Program:
-    held = np.ones(2**28)  # 2 GiB, written
+    held = np.ones(2**27)  # 1 GiB, written
     time.sleep(60)
     return matmul(devices, m=int(held[0]))
 
