@@ -152,6 +152,7 @@ def deepspeed(root: Path) -> Options:
         **fields(
             runtime / "tensor_parallel/config.py", "TPTrainingConfig", prefix="tensor_parallel."
         ),
+        "data_types.grad_accum_dtype": "key",
         **{
             f"expert_parallel.{name}": "key"
             for name in re.findall(

@@ -51,11 +51,17 @@ def machine(text: str, settings: Settings) -> str | None:
     if not chips or len(shapes) != 1:
         return None
     slice_name = f"{chips[0]}:{shapes.pop()}"
-    replicas = _REPLICAS.findall(text) if "JobSet" in text else []
-    if len(replicas) > 1:
+    numbers = _REPLICAS.findall(text) if "JobSet" in text else []
+    if len(numbers) > 1:
         return None
-    n_slices = int(replicas[0]) if replicas else 1
+    n_slices = int(numbers[0]) if numbers else 1
     return slice_name if n_slices <= 1 else f"{slice_name}*{n_slices}"
+
+
+def replicas(text: str) -> int | None:
+    """Copies of its containers that a manifest asks for; None if it names none, or several."""
+    numbers = {*_REPLICAS.findall(text)}
+    return int(numbers.pop()) or None if len(numbers) == 1 and "JobSet" not in text else None
 
 
 def _of_device_type(device_type: str, n_slices: object) -> str | None:

@@ -57,6 +57,7 @@ def write(run: TrainingRun) -> Written:
     if mesh.pipe > 1:
         values["pipeline.stages"] = mesh.pipe
         notes.append(f"PipelineModule(num_stages={mesh.pipe}) of your code makes the pipeline.")
+    values |= _gradients(run, notes)
     if job.optimizer in _OPTIMIZERS:
         values["optimizer.type"] = _OPTIMIZERS[job.optimizer]
     if layout.policy != "none":
@@ -71,6 +72,19 @@ def write(run: TrainingRun) -> Written:
         f"--num_nodes {run.nodes.count} --num_gpus {run.nodes.chips} train.py."
     )
     return Written(settings=nested(values), notes=notes)
+
+
+def _gradients(run: TrainingRun, notes: list[str]) -> Settings:
+    """The dtypes in which gradients are summed and sent, where they are not those of weights."""
+    job, zero = run.job, run.layout.zero
+    values: Settings = {}
+    if job.gradients != job.weights and zero == 1:
+        values["data_types.grad_accum_dtype"] = job.gradients
+    elif job.gradients != job.weights:
+        notes.append(f"gradients in {job.gradients}: under ZeRO-{zero} in {job.weights}.")
+    if (sent := job.reduce or job.gradients) != job.weights:
+        values["communication_data_type"] = sent
+    return values
 
 
 def read(settings: Settings) -> TrainingLaunch:
@@ -128,7 +142,7 @@ def read(settings: Settings) -> TrainingLaunch:
         zero=stage,
         schedule="1f1b",
         context_kind="ulysses",
-        compute="fp16" if setting(settings, "fp16.enabled") is True else "bf16",
+        compute=_half(settings),
         precision="fp32-master",
         dtypes=_dtypes(settings),
         notes=tuple(_notes(settings)),
@@ -137,6 +151,11 @@ def read(settings: Settings) -> TrainingLaunch:
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),
         remat="full" if trainer.recomputes(settings) else None,
     )
+
+
+def _half(settings: Settings) -> str:
+    """Dtype of the weights that a step computes with, and of gradients by default."""
+    return "fp16" if setting(settings, "fp16.enabled") is True else "bf16"
 
 
 def _shards(settings: Settings, ranks: int) -> int | None:
@@ -169,8 +188,12 @@ def _n_started(settings: Settings) -> int | None:
 
 def _dtypes(settings: Settings) -> dict[str, str | None]:
     """Dtypes of the training state beside those of fp32-master."""
-    accumulated = setting(settings, "data_types.grad_accum_dtype")
-    dtypes: dict[str, str | None] = {"gradients": str(accumulated)} if accumulated else {}
+    half = _half(settings)
+    accumulated = setting(settings, "data_types.grad_accum_dtype", half)
+    sent = setting(settings, "communication_data_type", half)
+    dtypes: dict[str, str | None] = {"gradients": str(accumulated)}
+    if sent != accumulated:
+        dtypes["reduce"] = str(sent)
     if setting(settings, "bf16.bf16_master_weights_and_grads") is True:
         dtypes = {"gradients": "bf16", "master": None}
         if setting(settings, "bf16.bf16_optimizer_states") is True:

@@ -17,6 +17,7 @@ from shardwise.plan.machine import errors_at, system_of
 from shardwise.plan.schema.architecture import model_of
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan
 from shardwise.plan.schema.training import Plan
+from shardwise.search.model_sizes import divisors
 from shardwise.search.training.framework_limits import limit_of
 from shardwise.strategy.layout import Layout
 from shardwise.workload import Train
@@ -33,11 +34,13 @@ class Nodes:
         count: nodes of the machine.
         chips: chips of one node.
         slices: TPU slices, joined by a data-center network.
+        domains: NVLink domains of GPUs, of one or several nodes.
     """
 
     count: int
     chips: int
     slices: int = 1
+    domains: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,10 +242,12 @@ def _is_latent(model: ModelConfig) -> bool:
 
 
 def nodes_of(system: System) -> Nodes:
-    """The nodes of a machine: NVLink domains of at most 8 GPUs, or hosts of TPU slices."""
+    """The nodes of a machine: hosts of TPUs, or of GPUs, of which an NVLink domain has several."""
     if isinstance(system.topology, Switched):
-        chips = system.topology.gpus_per_node
-        return Nodes(count=-(-system.n_chips // chips), chips=chips)
+        domain = system.topology.gpus_per_node
+        chips = max(n for n in divisors(domain) if n <= (system.chip.chips_per_host or domain))
+        domains = -(-system.n_chips // domain)
+        return Nodes(count=domains * (domain // chips), chips=chips, domains=domains)
     hosts = system.n_hosts or 1
     return Nodes(
         count=hosts,

@@ -19,6 +19,16 @@ _HEREDOC = re.compile(
 )
 
 
+# Such lines as a word, `$(cat <<EOF`, or the value of a variable, `read -r -d '' NAME <<EOF`.
+_LINES = (
+    r"""<<-?\s*(?P<quote>["']?)(?P<end>\w+)(?P=quote)[^\n]*\n(?P<body>.*?)^\s*(?P=end)[ \t]*$"""
+)
+_OUTPUT = re.compile(rf"""(?P<is_value>=?)["']?\$\(\s*cat\s*{_LINES}\s*\)["']?""", re.M | re.S)
+_READ = re.compile(
+    r"""^[ \t]*(?:IFS=\S*\s+)?read\s[^\n<]*?-r?d\s*(?:''|"")\s*(?:-r\s+)?(?P<name>\w+)\s*"""
+    + _LINES,
+    re.M | re.S,
+)
 _LOOP = re.compile(r"^[^\n]*\bdone\s*(?=<<)")
 
 
@@ -49,14 +59,30 @@ def files(text: str) -> Iterator[Written]:
 
 
 def without(text: str) -> str:
-    """A script without such lines, which are no commands; of a loop over them, with its commands.
+    """A script without such lines, which are no commands; those of a variable are its value.
 
     >>> without("cat > a.yml <<EOF\\ntp: 8\\nEOF\\nserve --config a.yml").strip()
     'serve --config a.yml'
+    >>> without("A=$(cat <<EOF\\n--tp 8\\nEOF\\n)\\nserve $A")
+    'A="--tp 8\\n"\\nserve $A'
     >>> without("while read k; do echo $k; done <<EOF\\na\\nEOF\\nserve")
     'while read k; do echo $k; done \\nserve'
     """
+    text = _OUTPUT.sub(_word, text)
+    text = _READ.sub(lambda lines: f"{lines['name']}={_quoted(lines)}", text)
     return _HEREDOC.sub(_loop, text)
+
+
+def _word(lines: re.Match[str]) -> str:
+    """Lines of a script as the value of a variable, or as words of a command."""
+    return f"={_quoted(lines)}" if lines["is_value"] else lines["body"].replace("\n", " ")
+
+
+def _quoted(lines: re.Match[str]) -> str:
+    """Lines of a script as one word in quotes."""
+    if lines["quote"]:
+        return "'" + lines["body"].replace("'", "'\\''") + "'"
+    return '"' + lines["body"].replace('"', '\\"') + '"'
 
 
 def _loop(lines: re.Match[str]) -> str:

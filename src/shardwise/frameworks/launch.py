@@ -32,6 +32,7 @@ class Launch:
         slice_role: mesh role of the slices beyond these, if the file leaves their number open.
         counts_devices: whether sizes and numbers of chips count devices of JAX, of which a chip may
             have two (`chip_devices`).
+        framework: that the file is for, by the name that exports have.
     """
 
     sizes: Mapping[str, int]
@@ -46,6 +47,7 @@ class Launch:
     n_slices: int | None = None
     slice_role: str | None = None
     counts_devices: bool = False
+    framework: str = ""
 
     def check_chips(self) -> None:
         """Compare the sizes with the number of chips, where the file has both.
@@ -200,6 +202,7 @@ class ServingLaunch(Launch):
         default_batch: chip -> sequences of the engine at the same time if the file does not say.
         drafted: tokens that speculative decoding drafts for each pass.
         replicas: engines that the file starts at least, each with all weights.
+        copies: of these, each in containers of its own.
         shares_experts: whether these engines share the experts of a model that has some.
         expert_note: a note about these experts.
         part: what a disaggregated engine does: "prefill" or "decode".
@@ -217,6 +220,7 @@ class ServingLaunch(Launch):
     part: str | None = None
     drafted: int = 0
     replicas: int = 1
+    copies: int = 1
     shares_experts: bool = False
     expert_note: str = ""
 

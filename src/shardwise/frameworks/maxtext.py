@@ -72,7 +72,7 @@ def write(run: TrainingRun) -> Written:
         notes.append(f"model_name: MaxText has no name for {run.plan.model.name}.")
     is_gpu = isinstance(run.system.topology, Switched)
     settings["hardware"] = "gpu" if is_gpu else "tpu"
-    remaining = run.nodes.count if is_gpu else run.nodes.slices  # nodes of GPUs are slices to JAX
+    remaining = run.nodes.domains if is_gpu else run.nodes.slices  # to JAX, domains are slices
     sizes = device_sizes(run, "maxtext")
     for role in _OUTSIDE_IN:
         over_slices = math.gcd(mesh.sizes[role], remaining)

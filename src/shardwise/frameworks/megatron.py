@@ -7,12 +7,11 @@ which Megatron-LM makes flags. https://github.com/NVIDIA/Megatron-LM
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_layout, megatron_stages
+from shardwise.frameworks import megatron_layout, megatron_notes, megatron_stages
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
@@ -215,7 +214,7 @@ def read(settings: Settings) -> TrainingLaunch:
         notes.append(
             "neither --bf16 nor --fp16, without which Megatron is in fp32; bf16 is planned."
         )
-    notes += _unplanned(settings)
+    notes += megatron_notes.notes(settings)
     alike = _presets(settings)
     launch = megatron_layout.read(
         values,
@@ -235,29 +234,6 @@ def read(settings: Settings) -> TrainingLaunch:
     if "--optimizer-cpu-offload" in settings:
         launch = replace(launch, offload=("optimizer",))
     return _sharded_by_deepspeed(launch, settings)
-
-
-def _unplanned(settings: Settings) -> Iterator[str]:
-    """What the flags change of memory and steps, and the plan does not."""
-    if "--rampup-batch-size" in settings:
-        batch = settings.get("--global-batch-size", "--global-batch-size")
-        yield f"--rampup-batch-size: steps grow to {batch} sequences; those of the end are planned."
-    first = settings.get("--decoder-first-pipeline-num-layers")
-    last = settings.get("--decoder-last-pipeline-num-layers")
-    if first or (last and last != _last_stage(settings)):
-        yield (
-            f"{first or 'equal'} layers on the first stage and {last or 'equal'} on the last: the "
-            "plan has equal stages, the last with what is left."
-        )
-
-
-def _last_stage(settings: Settings) -> int | None:
-    """Layers of the last stage as `write` says them; None if the script does not say them all."""
-    layers = settings.get("--num-layers")
-    pipe = settings.get("--pipeline-model-parallel-size")
-    if not (isinstance(layers, int) and isinstance(pipe, int) and pipe > 0):
-        return None
-    return megatron_stages.last_stage(layers, pipe)
 
 
 def _sharded_by_deepspeed(launch: TrainingLaunch, settings: Settings) -> TrainingLaunch:

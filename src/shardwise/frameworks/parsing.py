@@ -44,7 +44,7 @@ def parse(text: str, file: str, beside: Beside = lambda name: None) -> Parsed:
     script = None
     try:
         if kind == SCRIPT:
-            script = run(heredocs.without(text), file, beside, _of_slurm(text))
+            script = run(heredocs.without(text), file, _or_written(text, beside), _of_slurm(text))
             settings = _with_files(script, text, beside)
             settings["text"] = text
         else:
@@ -58,6 +58,12 @@ def parse(text: str, file: str, beside: Beside = lambda name: None) -> Parsed:
         script = run(manifest.script(settings), file)
         settings = shell_script.settings(script) if script.commands else settings
     return Parsed(settings, script)
+
+
+def _or_written(text: str, beside: Beside) -> Beside:
+    """A reader of the files that a script writes itself, or else of those beside it."""
+    written = {file.name.removeprefix("./"): file.body for file in heredocs.files(text)}
+    return lambda name: written.get(name.removeprefix("./")) or beside(name)
 
 
 def _of_slurm(text: str) -> dict[str, str]:

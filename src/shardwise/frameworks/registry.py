@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadFile, BadInput, UnknownName
@@ -18,6 +17,7 @@ from shardwise.frameworks import (
     megatron,
     megatron_bridge,
     nemo,
+    script_notes,
     sglang,
     shell_script,
     simple_yaml,
@@ -26,7 +26,7 @@ from shardwise.frameworks import (
     torchtitan,
     vllm,
 )
-from shardwise.frameworks.cluster_machine import machine
+from shardwise.frameworks.cluster_machine import machine, replicas
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -38,10 +38,10 @@ from shardwise.frameworks.exported import (
 )
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
 from shardwise.frameworks.parsing import names_of_files, parse
-from shardwise.frameworks.shell.result import Run
+from shardwise.frameworks.script_notes import listed
 from shardwise.frameworks.shell.run import Beside
 from shardwise.frameworks.shell_script import PROGRAM
-from shardwise.frameworks.spelling import may_be_option, misspelled, unread
+from shardwise.frameworks.spelling import misspelled, unread
 from shardwise.frameworks.watched import Watched
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.json_io import AnyPlan
@@ -64,12 +64,8 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
-# Files that a script sources for its programs and their paths alone.
-_OF_SHELLS = re.compile(r"activate|conda|bashrc|profile|modules?\b|lmod|setvars|spack|virtualenv")
-MOST_OPTIONS = 6  # of branches, in a note
-LONGEST_COMMAND = 60  # characters, in a note
-LONGEST_CONDITION = 120  # characters, in a note
-_UNNAMED = re.compile(r"--?[\$`]")  # an option of a script whose name is in a variable
+# Quantized checkpoints that say the dtype of the cache too (`kv_cache_quant_algo`).
+_OF_NVIDIA = re.compile(r"\bnvidia/[\w.-]+-(?:NV)?FP[48]\b")
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
 _WEIGHTS = re.compile(r"not in this file: weights in (\w+):")  # a note of `engine_layout`
 COMMENTS = "_comments"  # the key of comments in JSON, which has none
@@ -203,30 +199,17 @@ def read(
             f"name another: {', '.join(_known_to(settings) or FRAMEWORKS)}."
         )
     watched = Watched(settings)
-    launch = framework.read(watched)
+    launch = replace(framework.read(watched), framework=framework.name)
     if not framework.knows(settings):
         text_of_none = f"no option of {framework.title} is in it: its defaults are planned."
         launch = replace(launch, notes=(*launch.notes, text_of_none))
     if script:
-        notes = _notes_of_script(script, settings, framework.name)
+        notes = script_notes.notes(script, settings, framework.name)
         launch = replace(launch, notes=(*launch.notes, *notes))
-    origin = _ORIGIN.search(text)
-    if origin:
-        launch = replace(
-            launch,
-            model=launch.model or origin["model"].rstrip(","),
-            hardware=launch.hardware or origin["hardware"].rstrip(","),
-        )
-    launch = replace(launch, hardware=launch.hardware or machine(text, watched))
-    weights = _WEIGHTS.search(text)
-    if weights and isinstance(launch, ServingLaunch):
-        launch = replace(launch, weights=launch.weights or weights[1])
-    sequence = _SEQUENCE.search(text)
-    if sequence and isinstance(launch, TrainingLaunch):
-        launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
+    launch = _with_text(launch, text, watched)
     typos = misspelled(settings, framework.name, watched.asked)
     if options := unread(settings, watched.asked, framework.name, typos):
-        note = f"not read, though layout, memory or speed may depend on it: {_listed(options)}."
+        note = f"not read, though layout, memory or speed may depend on it: {listed(options)}."
         launch = replace(launch, notes=(*launch.notes, note))
     return ReadFile(
         framework=framework,
@@ -236,6 +219,30 @@ def read(
     )
 
 
+def _with_text(launch: Launch, text: str, settings: Watched) -> Launch:
+    """A launch with what its comments, its cluster and the name of its checkpoint say."""
+    origin = _ORIGIN.search(text)
+    if origin:
+        launch = replace(
+            launch,
+            model=launch.model or origin["model"].rstrip(","),
+            hardware=launch.hardware or origin["hardware"].rstrip(","),
+        )
+    launch = replace(launch, hardware=launch.hardware or machine(text, settings))
+    if isinstance(launch, ServingLaunch):
+        launch = replace(launch, copies=replicas(text) or 1)
+        if (repository := _OF_NVIDIA.search(text)) and launch.kv in (None, "bf16"):
+            note = f"{repository[0]}: engines take auto for its fp8 cache; bf16 is planned."
+            launch = replace(launch, notes=(*launch.notes, note))
+    weights = _WEIGHTS.search(text)
+    if weights and isinstance(launch, ServingLaunch):
+        launch = replace(launch, weights=launch.weights or weights[1])
+    sequence = _SEQUENCE.search(text)
+    if sequence and isinstance(launch, TrainingLaunch):
+        launch = replace(launch, seq=launch.seq or int(sequence[1].replace(",", "")))
+    return launch
+
+
 def _of_accelerate(settings: Settings, beside: Beside) -> Settings:
     """The settings, with DeepSpeed's words where accelerate starts it."""
     name = accelerate.named_file(settings)
@@ -243,71 +250,6 @@ def _of_accelerate(settings: Settings, beside: Beside) -> Settings:
     if content is not None:
         settings = parse(content, name).settings | settings
     return accelerate.translated(settings)
-
-
-def _notes_of_script(script: Run, settings: Settings, framework: str) -> Iterator[str]:
-    """What of a script is not planned, or may not be what it runs."""
-    started = shell_script.servers(script)
-    if len(started) > 1:
-        first, other = _told_apart(started[0], started[1])
-        yield (
-            f"of its {len(started)} servers the first is planned: {first} ... To plan another, as "
-            f"{other} ..., save a file with its command alone."
-        )
-    missing = [name for name in script.missing if not _OF_SHELLS.search(name)]
-    if missing:
-        yield f"{_listed(missing)}: sourced, but not beside the script; what it sets is not known."
-    skipped = [
-        name
-        for name in script.skipped
-        if name not in script.scope.values
-        and name not in settings
-        and _may_matter(name, script, framework)
-    ]
-    if skipped:
-        yield f"not read, as the script takes other branches: {_listed(skipped)}."
-    # A function with a loop may be called often; the first turn is that of the first call.
-    for variable, value in dict(reversed(script.loops)).items():
-        yield f"of the loop over {variable} the first turn is planned, {variable}={value}."
-    unnamed = [word for command in script.commands for word in command if _UNNAMED.match(word)]
-    if unnamed:
-        yield (
-            f"only a shell knows which options {_listed(unnamed)} are, of lines that it reads or a "
-            "command that it runs: not read. Write them out to plan them."
-        )
-    doubtful = [name for name in script.doubtful if _may_matter(name, script, framework)]
-    if doubtful:
-        conditions = dict.fromkeys(" ".join(text.split()) for text in script.unknown)
-        yield (
-            f"read, though only the shell knows whether {'; '.join(conditions)[:LONGEST_CONDITION]}"
-            f" holds: {_listed(doubtful)}; the last value counts."
-        )
-
-
-def _told_apart(first: list[str], second: list[str]) -> tuple[str, str]:
-    """Two commands, shortened; of long ones what follows after words that both begin with."""
-    texts = " ".join(first)[:LONGEST_COMMAND], " ".join(second)[:LONGEST_COMMAND]
-    if texts[0] != texts[1]:
-        return texts
-    pairs = zip(first, second, strict=False)
-    n_equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-    first_tail, second_tail = (
-        f"... {' '.join(command[n_equal:])}"[:LONGEST_COMMAND] for command in (first, second)
-    )
-    return first_tail, second_tail
-
-
-def _may_matter(name: str, script: Run, framework: str) -> bool:
-    """Whether an option or a variable of a branch could change the plan."""
-    if name.startswith("-"):
-        return may_be_option(name, framework)
-    return name in script.scope.used
-
-
-def _listed(options: Iterable[str]) -> str:
-    names = list(dict.fromkeys(options))
-    more = f" and {len(names) - MOST_OPTIONS} more" if len(names) > MOST_OPTIONS else ""
-    return f"{', '.join(names[:MOST_OPTIONS])}{more}"
 
 
 # Kinds of files that resemble those which are read: keys that all have, in any spelling, and the
@@ -371,9 +313,10 @@ def detect(settings: Settings, file: str) -> Framework:
     if best == 1:
         raise BadFile(f"{file} may be of {' or '.join(likely)}. Name it: --from {likely[0]}.")
     if not best:
-        keys = ", ".join([str(key) for key in settings if key != PROGRAM][:4])
+        keys = [str(key) for key in settings if key not in (PROGRAM, "text")][:4]
+        first = f" (its first: {', '.join(keys)})" if keys else ""
         raise BadFile(
-            f"{file} has the options of no framework that is read (its first: {keys}). Name it: "
+            f"{file} has the options of no framework that is read{first}. Name it: "
             f"--from {' | '.join(FRAMEWORKS)}."
         )
     if len(likely) > 1:

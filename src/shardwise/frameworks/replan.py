@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 from shardwise.errors import BadFile, BadInput, DoesNotFit
+from shardwise.estimate.serving.overhead import UNKNOWN, engine_overhead
+from shardwise.estimate.training.framework_profiles import ON_TPU
 from shardwise.frameworks import registry
 from shardwise.frameworks.chip_devices import engine_on_chips, on_chips
 from shardwise.frameworks.engine_layout import ranks_of_a_head
@@ -20,7 +22,12 @@ from shardwise.plan.serving import build as serving_build
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.plan.training import build as training_build
 from shardwise.search.serving.legal import min_kv_heads
+from shardwise.vocabulary import FRAMEWORKS
 from shardwise.workload import Serve, Train, state_dtypes
+
+# Framework of a file -> that at whose rates it is planned, where it has another name.
+_SAME_RATES = {"megatron-bridge": "megatron"}
+_ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
 
 def training_plan(
@@ -68,9 +75,17 @@ def training_plan(
         optimizer=launch.optimizer or "adamw",
         offload=launch.offload,
         overlap=launch.overlap,
+        framework=_framework(launch, system.chip),
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )
     return training_build.plan(model, system, job, choices, any_layout=True)
+
+
+def _framework(launch: TrainingLaunch, chip: Chip) -> str:
+    """The framework at whose rates a file is planned; empty for that of the chip by default."""
+    name = _SAME_RATES.get(launch.framework, launch.framework)
+    runs = name in FRAMEWORKS and (chip.kind == "gpu" or name in ON_TPU)
+    return name if runs else ""
 
 
 def _check_model(launch: TrainingLaunch, model: ModelConfig, n_layers: int) -> None:
@@ -170,6 +185,7 @@ def serving_plan(
             kv=launch.kv or usual_cache(weights, chip),
             compute=usual_compute(weights, chip),
             drafted=launch.drafted,
+            engine=_engine(launch, chip),
         )
         return serving_build.plan(
             model, machine, job, launch.choices(mesh, has_experts=model.is_moe)
@@ -187,6 +203,12 @@ def serving_plan(
     return plan
 
 
+def _engine(launch: ServingLaunch, chip: Chip) -> str:
+    """The engine at whose overhead a file is planned."""
+    name = _ENGINES.get(launch.framework, UNKNOWN.name)
+    return name if engine_overhead(name).runs_on(chip) else UNKNOWN.name
+
+
 def default_batch(launch: ServingLaunch, machine: System | Chip) -> int | None:
     """Sequences that an engine runs at a time if its file does not say."""
     return launch.default_batch(chip_of(machine)) if launch.default_batch else None
@@ -195,12 +217,14 @@ def default_batch(launch: ServingLaunch, machine: System | Chip) -> int | None:
 def _check_replicas(launch: ServingLaunch, system: System) -> None:
     """Refuse a machine that is too small for the engines that a file starts."""
     per_engine = math.prod(launch.sizes.values())
-    n_chips = launch.replicas * per_engine
-    if launch.replicas > 1 and n_chips > system.n_chips:
+    n_engines = launch.replicas * launch.copies
+    n_chips = n_engines * per_engine
+    if n_engines > 1 and n_chips > system.n_chips:
+        way = " by data parallelism" if launch.copies == 1 else ""
         raise BadInput(
-            f"the file starts {launch.replicas} engines of {per_engine} chips by data parallelism, "
-            f"{n_chips:,} chips; {system.name} has {system.n_chips:,}. Name a machine of "
-            f"{n_chips:,} chips, or a data parallelism of {system.n_chips // per_engine or 1}."
+            f"the file starts {n_engines} engines of {per_engine} chips{way}, {n_chips:,} chips; "
+            f"{system.name} has {system.n_chips:,}. Name a machine of {n_chips:,} chips, or write "
+            f"{system.n_chips // per_engine or 1} engines."
         )
 
 

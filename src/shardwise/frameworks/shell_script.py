@@ -15,6 +15,8 @@ _PROGRAM_OR_SUBCOMMAND = re.compile(r"[\w./-]+\.py|[a-z-]+:[a-z-]+")
 # A variable that holds further options, and that the script does not set: `${EXTRA_ARGS}`.
 OPTIONS_ELSEWHERE = re.compile(r"\$\{?(?!XLA_FLAGS|LIBTPU)\w*(ARG|OPT|FLAG|CONF)\w*\}?")
 
+OUTPUT = re.compile(r"\$\(.*\)|`.*`", re.S)  # of a command
+
 _END_OF_LINE = "\x00"  # a word for the end of a command, which ends the values of a flag
 # Begin of a command that starts a server.
 _SERVER = re.compile(
@@ -90,7 +92,7 @@ def _ends_values(word: str, value: Any) -> bool:
     return bool(
         _PROGRAM_OR_SUBCOMMAND.fullmatch(word)
         or OPTIONS_ELSEWHERE.fullmatch(word)
-        or (has_value and _VARIABLE.fullmatch(word))
+        or (has_value and (_VARIABLE.fullmatch(word) or OUTPUT.fullmatch(word)))
     )
 
 

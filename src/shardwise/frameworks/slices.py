@@ -25,7 +25,7 @@ def over_slices(launch: TrainingLaunch, system: System) -> TrainingLaunch:
         return launch
     nodes = nodes_of(system)
     is_switched = isinstance(system.topology, Switched)
-    n_slices, noun = (nodes.count, "nodes") if is_switched else (nodes.slices, "slices")
+    n_slices, noun = (nodes.domains, "nodes") if is_switched else (nodes.slices, "slices")
     role = launch.slice_role
     times, remainder = divmod(n_slices, launch.n_slices)
     if remainder or (role is None and times != 1):

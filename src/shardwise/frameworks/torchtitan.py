@@ -37,6 +37,7 @@ _SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
 }
 _SCHEDULE = "parallelism.pipeline_parallel_schedule"
+_ROTATION = "parallelism.context_parallel_rotate_method"  # until 0.2: "allgather" or "alltoall"
 _AS_ZB_V = "DualPipeV"  # the chunks of a stage in the same order, and its overlap besides
 # Preset -> module and configuration in torchtitan's config_registry files.
 _CONFIGS = {
@@ -128,7 +129,7 @@ def _training(run: TrainingRun) -> Settings:
 def _dtype_notes(run: TrainingRun) -> list[str]:
     layout, job = run.layout, run.job
     notes = []
-    if layout.mesh.context > 1 and layout.context_kind != "ring":
+    if layout.mesh.context > 1 and layout.context_kind != "gather":
         notes.append(f"context parallelism by {layout.context_kind}: torchtitan chooses its own.")
     if job.precision == "fp32-master":
         notes.append("training state fp32-master: torchtitan keeps fp32 weights, no bf16 copy.")
@@ -199,7 +200,7 @@ def read(settings: Settings) -> TrainingLaunch:
             sum(number(f"parallelism.{name}", 1) for name in _ENDS),
         ),
         remat=_read_remat(settings, values),
-        context_kind="ring",
+        context_kind="ring" if values.get(_ROTATION) == "alltoall" else "gather",
         expert_tensor=1 if degree > 1 and tensor > 1 and expert_tensor == 1 else None,
         compute="fp8" if converters else None,
         precision=_precision(values, zero),

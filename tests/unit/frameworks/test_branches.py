@@ -133,6 +133,7 @@ if [ $DEBUG = 1 ]; then
 fi
 for LEN in 1 2; do for GPU in 0 1; do train $GPU; done; done
 torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --sequence-parallel --seq-length 128 \\
+  --overlap-grad-reduce \\
   --micro-batch-size 1 --global-batch-size 8 --bf16 --nnodes ${NODES:-1} $ARGS
 """
 

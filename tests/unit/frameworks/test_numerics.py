@@ -12,7 +12,7 @@ from shardwise.errors import BadFile
 from shardwise.frameworks import registry, replan
 
 MEGATRON = "pretrain_gpt.py --tensor-model-parallel-size 8 --micro-batch-size 1 --bf16 "
-MEGATRON += "--global-batch-size 64 --seq-length 4096 "
+MEGATRON += "--overlap-grad-reduce --global-batch-size 64 --seq-length 4096 "
 TITAN = "-m torchtitan.train --config llama3_8b --training.local_batch_size 1 "
 MAXTEXT = "per_device_batch_size=1 ici_fsdp_parallelism=-1 max_target_length=4096 "
 
@@ -126,3 +126,24 @@ def test_sizes_that_contradict_the_processes_are_the_files_fault() -> None:
     mended = launch(f"torchrun --nnodes 1 --nproc-per-node 8 {TITAN} {sizes}")
     machine = sw.hardware("h100:8")
     assert replan.training_plan(mended, sw.model("llama3-8b"), machine).layout.mesh.fsdp == 8
+
+
+@pytest.mark.parametrize(
+    ("more", "gradients", "reduce"),
+    [
+        ({"bf16": {"enabled": True}}, "bf16", None),
+        ({"fp16": {"enabled": True}}, "fp16", None),
+        (
+            {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}},
+            "fp32",
+            "bf16",
+        ),
+        ({"bf16": {"enabled": True}, "communication_data_type": "fp32"}, "bf16", "fp32"),
+    ],
+)
+def test_deepspeed_sums_gradients_in_the_dtype_of_weights(
+    more: dict[str, Any], gradients: str, reduce: str | None
+) -> None:
+    settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, **more}
+    dtypes = launch(json.dumps(settings), "a.json").dtypes
+    assert (dtypes["gradients"], dtypes.get("reduce")) == (gradients, reduce)

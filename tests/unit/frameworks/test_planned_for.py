@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import shardwise as sw
 from shardwise.errors import BadInput
-from shardwise.frameworks import registry, replan
+from shardwise.frameworks import registry, replan, simple_yaml
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.plan.schema.training import Plan
-from shardwise.search.training.framework_limits import PRECISION
-from shardwise.workload import state_dtypes
+from shardwise.search.training.framework_limits import state_of
 
 # Model, machine, sequences of a step: dense, with experts, with windows, with room for chunks.
 JOBS = {
@@ -22,14 +23,14 @@ JOBS = {
     "latent": ("deepseek-v2-lite", "h100:64", 512),
 }
 FRAMEWORKS = ("megatron", "nemo", "torchtitan", "maxtext", "deepspeed")
-SAME = (
+SAME = (  # of torchtitan the state has no 16-bit copy without a pipeline, as a note says
     "mesh", "zero", "schedule", "virtual", "micro_batch", "n_microbatches", "recomputed",
     "expert_tensor", "context_kind",
 )  # fmt: skip
 
 
 def job_for(framework: str, batch: int) -> sw.Train:
-    dtypes = state_dtypes(PRECISION.get(framework, ""), "bf16")
+    dtypes = state_of(framework, "bf16")
     return sw.Train(batch=batch, seq=4096, framework=framework, **dtypes)  # type: ignore[arg-type]
 
 
@@ -46,6 +47,9 @@ def test_it_is_exported_and_comes_back(framework: str, name: str) -> None:
     again = replan.training_plan(launch, model, system, (batch, 4096))
     for field in SAME:
         assert getattr(again.layout, field) == getattr(plan.layout, field), field
+    if framework != "torchtitan":
+        assert again.strategy.precision == plan.strategy.precision
+    assert again.workload.framework == framework
 
 
 def fixed_beyond(framework: str) -> Plan:
@@ -85,3 +89,45 @@ def test_sums_of_maxtext_are_of_whole_gradients(options: str, zero: int) -> None
     launch = registry.read(text + "ici_fsdp_parallelism: 1\n", "x.yml", "maxtext").launch
     assert isinstance(launch, TrainingLaunch)
     assert launch.zero == zero
+
+
+@pytest.mark.parametrize(
+    ("framework", "kind", "n_limits"),
+    [
+        ("megatron", "ring", 1),
+        ("nemo", "ring", 1),
+        ("megatron", "gather", 0),
+        ("maxtext", "ring", 0),
+    ],
+)
+def test_a_ring_has_no_windows_in_transformer_engine(
+    framework: str, kind: str, n_limits: int
+) -> None:
+    job = sw.Train(batch=64, seq=8192, framework=framework, remat="full")
+    mesh = sw.Mesh(fsdp=8, context=2)
+    words = {"context_kind": kind}
+    plan = sw.evaluate(sw.model("gemma3-4b"), sw.hardware("h100:16"), job, mesh, words)
+    assert sum(reason.constraint == "framework" for reason in plan.why) == n_limits
+
+
+def test_a_rack_of_gpus_has_several_hosts() -> None:
+    """GB200: 18 hosts of 4 GPUs in a domain of 72."""
+    job = sw.Train(batch=144, seq=4096, framework="torchtitan")
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("gb200:72"), job)
+    assert "--nnodes 18 --nproc-per-node 4" in registry.export(plan, "torchtitan").text
+    settings = simple_yaml.read(registry.export(plan, "maxtext").text, "x.yml")
+    assert all(value == 1 for key, value in settings.items() if key.startswith("dcn_"))
+
+
+@pytest.mark.parametrize(("zero", "in_file"), [(1, True), (3, False)])
+def test_gradients_of_deepspeed_are_wider_under_zero_1_alone(zero: int, in_file: bool) -> None:
+    job = sw.Train(batch=64, seq=4096)
+    mesh = sw.Mesh(fsdp=16) if zero == 3 else sw.Mesh(data=16)
+    words = {"remat": "full"} if zero == 3 else {"remat": "full", "zero": 1}
+    plan = sw.evaluate(sw.model("llama3.2-1b"), sw.hardware("h100:16"), job, mesh, words)
+    export = registry.export(plan, "deepspeed")
+    settings = json.loads(export.text)
+    assert settings["communication_data_type"] == "fp32"
+    assert (settings.get("data_types") == {"grad_accum_dtype": "fp32"}) == in_file
+    said = [note for note in export.notes if "gradients in fp32: under ZeRO-3 in bf16" in note]
+    assert bool(said) != in_file

@@ -12,6 +12,7 @@ from shardwise.vocabulary import PARTS
 
 QWEN = "torchrun --nnodes 8 --nproc-per-node 8 pretrain_gpt.py --num-layers 48 --num-experts 128 "
 QWEN += "--tensor-model-parallel-size 1 --expert-model-parallel-size 8 --use-distributed-optimizer "
+QWEN += "--overlap-grad-reduce --overlap-param-gather "
 QWEN += "--micro-batch-size 1 --global-batch-size 512 --seq-length 4096 --bf16 "
 SELECTIVE = "--recompute-granularity selective --recompute-modules "
 FFN = "gate,up,activation"

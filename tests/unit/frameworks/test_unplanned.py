@@ -12,7 +12,7 @@ from shardwise.frameworks.launch import TrainingLaunch
 
 MEGATRON = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 \\
   --tensor-model-parallel-size 2 --sequence-parallel --global-batch-size 256 \\
-  --seq-length 4096 --bf16 """
+  --seq-length 4096 --bf16 --overlap-grad-reduce """
 STAGES = f"{MEGATRON} --pipeline-model-parallel-size 3"
 MAXTEXT = "per_device_batch_size: 4\nici_fsdp_parallelism: -1\nremat_policy: full\n"
 DEEPSPEED = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}}
@@ -185,3 +185,42 @@ def test_a_checkpoint_of_another_dtype_is_named(dtype: str, n_notes: int) -> Non
     plan = sw.plan(sw.model("gpt-oss-120b"), sw.hardware("h100:8"), job, disaggregate=False)
     notes = registry.export(plan, "vllm").notes
     assert sum("is in mxfp4, which engines do not quantize" in note for note in notes) == n_notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [
+        ("--num-layers 80 --pipeline-model-parallel-size 3", "80 layers do not divide over 3"),
+        (
+            "--num-layers 61 --pipeline-model-parallel-size 16 "
+            "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
+            "61 layers and 2 for embedding or loss do not divide over 16",
+        ),
+        ("--num-layers 62 --pipeline-model-parallel-size 4 "
+         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", ""),
+        ("--num-layers 80 --pipeline-model-parallel-size 4", ""),
+    ],
+)  # fmt: skip
+def test_stages_that_megatron_refuses(flags: str, note: str) -> None:
+    notes = registry.read(f"python pretrain_gpt.py --bf16 {flags}", "a.sh", "megatron").launch.notes
+    found = [text for text in notes if "Megatron does not start so" in text]
+    assert len(found) == bool(note)
+    assert note in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "waits_for"),
+    [
+        ("", "--overlap-grad-reduce the"),
+        ("--use-distributed-optimizer", "--overlap-grad-reduce and --overlap-param-gather the"),
+        ("--use-distributed-optimizer --overlap-grad-reduce", "--overlap-param-gather the"),
+        ("--tensor-model-parallel-size 8 --sequence-parallel", ""),  # no data parallelism
+    ],
+)
+def test_traffic_that_megatron_waits_for(flags: str, waits_for: str) -> None:
+    script = f"torchrun --nproc-per-node 8 pretrain_gpt.py --bf16 {flags}"
+    notes = [
+        text for text in registry.read(script, "a.sh", "megatron").launch.notes if "waits" in text
+    ]
+    assert len(notes) == bool(waits_for)
+    assert waits_for in "".join(notes)

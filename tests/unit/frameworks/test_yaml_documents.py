@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.errors import BadFile
-from shardwise.frameworks import registry, simple_yaml
+import shardwise as sw
+from shardwise.errors import BadFile, BadInput
+from shardwise.frameworks import registry, replan, simple_yaml
+from shardwise.frameworks.launch import ServingLaunch
 
 
 @pytest.mark.parametrize(
@@ -89,3 +91,26 @@ def test_commands_of_containers_are_read(text: str, framework: str, sizes: dict[
     content = registry.read(text, "a.yaml")
     assert content.framework.name == framework
     assert {role: n for role, n in content.launch.sizes.items() if n > 1} == sizes
+
+
+DEPLOYMENT = """apiVersion: apps/v1
+kind: Deployment
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers:
+        - command: [vllm, serve, meta-llama/Llama-3.1-8B-Instruct, --tensor-parallel-size, "2"]
+"""
+
+
+def test_copies_of_a_deployment_need_their_chips() -> None:
+    launch = registry.read(DEPLOYMENT, "a.yaml").launch
+    assert isinstance(launch, ServingLaunch)
+    assert launch.copies == 3
+    model, context = sw.model("llama3.1-8b"), 8192
+    with pytest.raises(BadInput, match="starts 3 engines of 2 chips, 6 chips; h100:4 has 4"):
+        replan.serving_plan(launch, model, sw.hardware("h100:4"), context)
+    plan = replan.serving_plan(launch, model, sw.hardware("h100:8"), context)
+    assert plan.strategy.servers.count == 4  # as many as the machine holds: `import` says so
+    assert plan.workload.engine == "vllm"

@@ -20,6 +20,7 @@ from shardwise.frameworks import registry
 from shardwise.frameworks.config_files import LARGEST_FILE, beside, text_of
 from shardwise.frameworks.engine_layout import MAX_TOKENS
 from shardwise.frameworks.launch import Launch, ServingLaunch, TrainingLaunch
+from shardwise.hardware import catalog_chip, chip_names
 from shardwise.models import presets
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
@@ -73,7 +74,7 @@ def run(
         )
     config = inputs.read(sw.model, model)
     if isinstance(launch, TrainingLaunch):
-        system = inputs.read(sw.hardware, hardware)
+        system = inputs.read(sw.hardware, _sized(hardware, launch))
         sizes = inputs.optional(parse_batch, batch)
         if context:
             inputs.refuse("--context is for serving; --batch has the length of a sequence.")
@@ -106,6 +107,7 @@ def run(
         if isinstance(launch, ServingLaunch):
             plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
             _note_sequences(path, plan, sequences or launch.batch)
+            _note_engines(path, plan, launch.replicas * launch.copies)
             if launch.chunk and launch.chunk < MAX_TOKENS:
                 note(
                     f"{path} has passes of {launch.chunk:,} tokens at most; plans have passes of "
@@ -119,12 +121,23 @@ def run(
                 )
         elif isinstance(launch, TrainingLaunch):
             plan = replan.training_plan(launch, config, system, sizes)
+            if plan.layout.loss_chunks > 1 and launch.loss_chunks is None:
+                note(
+                    f"{path} does not say that the loss is in chunks of tokens: planned in "
+                    f"{plan.layout.loss_chunks}, as the logits of all do not fit."
+                )
         else:
             raise BadFile(f"{path} says no layout.")
     title = content.framework.title
     is_likely = launch.model is None and model == launch.sized_like and model not in names
     like = f", with a model like {model}" if is_likely else ""
     return _answer(plan, title, file, like=like, verbose=verbose, as_json=json)
+
+
+def _sized(hardware: str, launch: TrainingLaunch) -> str:
+    """A machine; of a GPU alone, as many as the file starts: `h100` -> `h100:64`."""
+    is_gpu = hardware in chip_names() and catalog_chip(hardware).kind == "gpu"
+    return f"{hardware}:{launch.n_chips}" if is_gpu and launch.n_chips else hardware
 
 
 def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:
@@ -134,6 +147,16 @@ def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:
         note(
             f"{path} allows {asked:,} sequences at a time; {batch:,} of "
             f"{plan.workload.context:,} tokens fit, and are planned."
+        )
+
+
+def _note_engines(path: str, plan: ServingPlan, n_started: int) -> None:
+    """Say that the machine holds more engines than the file starts."""
+    n_planned = plan.strategy.servers.count
+    if 1 < n_started < n_planned:
+        note(
+            f"{path} starts {n_started} engines; {n_planned} are planned, as many as "
+            f"{plan.hardware.name} holds."
         )
 
 

@@ -43,6 +43,7 @@ _EXPR = re.compile(r"(?:\$\(|`)\s*expr\s+(.*?)[)`]", re.S)
 _SEQUENCE = re.compile(r"\$\(\s*seq((?:\s+[^\s)]+){1,3})\s*\)")
 _RANGE = re.compile(r"([^\s'\"{}$]*)\{(-?\d{1,6})\.\.(-?\d{1,6})\}([^\s'\"]*)")
 _ARGUMENT = re.compile(r"\$\{?\d+\}?")
+_COMMAND = re.compile(r"\$\([^)]*\)|`[^`]*`", re.S)  # whose output only a shell knows
 _LISTS = ("@", "*")
 _OF_LIST = re.compile(r"\$@|\$\{@|\[@\]")
 
@@ -200,7 +201,7 @@ class Scope:
 
     def _of_value(self, value: Value, is_quoted: bool) -> Iterator[Segment]:
         if isinstance(value, str):
-            yield Segment(value, is_split=not is_quoted)
+            yield Segment(value, is_split=not is_quoted and not _COMMAND.fullmatch(value))
             return
         items = list(value.values()) if isinstance(value, dict) else value
         for i, item in enumerate(items):

@@ -33,7 +33,7 @@ _DECLARATIONS = ("export", "local", "readonly", "declare", "typeset")
 _OF_FUNCTIONS = ("local", "declare", "typeset")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _LEAVING = ("continue", "break")  # of the innermost loop
-_WRITERS = ("echo", "printf")  # their words are no options
+_WRITERS = ("echo", "printf", "cat")  # their words are no options
 _SUM = re.compile(r"\(\((.*)\)\)", re.S)
 # The folder of a script, which is where the names in it begin: "$(dirname "$0")/", "${HERE}/".
 _FOLDER = re.compile(r"^(?:.*[)}\"]|\$\w+)/", re.S)
@@ -261,11 +261,11 @@ class _Shell:
             self.result, self._output, self._is_doubtful = outer
 
     def _write(self, fields: list[str]) -> None:
-        text = written(fields)
+        text = written(fields, self._beside)
         if text is None:
             self.result.unknown.append(" ".join(fields))
         elif self._output is not None:
-            self._output.append(text)
+            self._output.append(self._scope.quoted(text) if fields[0] == "cat" else text)
 
     def _inside(self, walk: Callable[[], object]) -> None:
         self._depth += 1

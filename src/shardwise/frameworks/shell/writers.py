@@ -1,4 +1,4 @@
-"""What `echo` and `printf` write.
+"""What `echo`, `printf` and `cat` write.
 
 https://www.gnu.org/software/bash/manual/html_node/Bash-Builtins.html
 """
@@ -6,19 +6,28 @@ https://www.gnu.org/software/bash/manual/html_node/Bash-Builtins.html
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 _ESCAPE = re.compile(r"\\[nt\\]")
 _PLACE = re.compile(r"%[%sdi]")
 
 
-def written(words: list[str]) -> str | None:
-    """The text that a command writes; None if its form is not known here.
+def written(
+    words: list[str], beside: Callable[[str], str | None] = lambda name: None
+) -> str | None:
+    """The text that a command writes; None if its form, or a file that it reads, is not known here.
 
     >>> written(["echo", "-n", "a", "b"]), written(["printf", "%s-%d\\\\n", "tp", "8"])
     ('a b', 'tp-8\\n')
+
+    Args:
+        beside: the text of a file that `cat` names.
     """
     name, *arguments = words
+    if name == "cat":
+        texts = [beside(argument) for argument in arguments]
+        return "".join(map(str, texts)) if texts and None not in texts else None
     if name == "printf":
         arguments = arguments[1:] if arguments[:1] == ["--"] else arguments
         return _formatted(arguments[0], arguments[1:]) if arguments else ""

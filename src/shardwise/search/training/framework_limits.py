@@ -17,6 +17,7 @@ from shardwise.models import ModelConfig, Moe, stack
 from shardwise.strategy.layout import Form, Layout, Layouts
 from shardwise.strategy.stages import stages
 from shardwise.vocabulary import CONTEXT_KINDS, REMAT_POLICIES
+from shardwise.workload import state_dtypes
 
 SCHEDULES = {
     "megatron": ("1f1b", "interleaved"),
@@ -33,7 +34,7 @@ SCHEDULES = {
 CONTEXT = {
     "megatron": CONTEXT_KINDS,
     "nemo": CONTEXT_KINDS,
-    "torchtitan": ("gather", "ring"),
+    "torchtitan": ("gather",),
     "maxtext": CONTEXT_KINDS,
     "nanotron": (),
     "deepspeed": ("ulysses",),
@@ -52,7 +53,6 @@ _REMAT_OF_EXPERTS = {  # Megatron Core recomputes the activation function of exp
     "megatron": tuple(REMAT_POLICIES),
     "nemo": tuple(REMAT_POLICIES),
 }
-PRECISION = {"maxtext": "fp32"}  # the word for its dtypes, where it is not "fp32-master"
 MOST_LESS = 2  # layers that the first and the last stage of torchtitan together have less
 
 
@@ -73,6 +73,17 @@ Rule = tuple[FrameworkLimit, Num]  # a limit, and whether a layout, or each of m
 Rules = Callable[[ModelConfig, Chip, Layout | Layouts], Iterator[Rule]]
 
 
+def state_of(framework: str, compute: str) -> dict[str, str | None]:
+    """The dtypes of a framework's training state by default, by the names of `Train`.
+
+    MaxText keeps fp32 weights; DeepSpeed sums gradients in the dtype of the weights.
+    """
+    dtypes = state_dtypes("fp32" if framework == "maxtext" else "", compute)
+    if framework == "deepspeed":
+        dtypes["gradients"] = dtypes["weights"]
+    return dtypes
+
+
 def is_known(framework: str) -> bool:
     """Whether a framework is named, of which it is known what it runs: not "" and "unknown"."""
     return framework in SCHEDULES
@@ -88,11 +99,7 @@ def runs_form(framework: str, form: Form, *, context_parallel: bool) -> bool:
         return True
     if form.is_pipelined and form.schedule not in SCHEDULES[framework]:
         return False
-    if context_parallel and form.context_kind not in CONTEXT[framework]:
-        return False
-    if framework == "torchtitan" and form.zero in (1, 2):  # only its pipelines scatter once a step
-        return form.zero == (1 if form.is_pipelined else 2)
-    return True
+    return not (context_parallel and form.context_kind not in CONTEXT[framework])
 
 
 def remat_policies(framework: str, model: ModelConfig) -> tuple[str, ...]:
@@ -116,10 +123,24 @@ def limit_of(
 
 def is_run(framework: str, model: ModelConfig, chip: Chip, layouts: Layouts) -> Num:
     """Whether a framework runs each of the layouts."""
-    runs: Num = layouts.sizes["pipe"] > 0
+    runs: Num = (layouts.sizes["pipe"] > 0) & _has_its_zero(framework, layouts)
     for _, supported in _rules(framework, model, chip, layouts):
         runs = runs & supported
     return runs
+
+
+def _has_its_zero(framework: str, layouts: Layouts) -> Num:
+    """Whether the ZeRO stage of layouts with whole weights is that of the framework.
+
+    Export writes the framework's only one for both stages. torchtitan scatters the gradients of a
+    pipeline once a step, MaxText sums whole gradients of several microbatches.
+    """
+    if layouts.zero not in (1, 2) or framework not in ("torchtitan", "maxtext"):
+        return True
+    is_summed: Num = layouts.is_pipelined
+    if framework == "maxtext":
+        is_summed = is_summed | (layouts.n_microbatches > 1)
+    return is_summed == (layouts.zero == 1)
 
 
 def _rules(
@@ -164,6 +185,13 @@ def _deepspeed(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iter
             has="its automatic expert parallelism shares experts among data ranks only",
         ),
         (sizes["expert"] == 1) | (sizes["tensor"] == 1),
+    )
+    yield (
+        FrameworkLimit(
+            asked="context {layout.mesh.context} with tensor {layout.mesh.tensor}",
+            has="its tensor parallelism has no sequence parallelism by Ulysses beside it",
+        ),
+        (sizes["context"] == 1) | (sizes["tensor"] == 1),
     )
     for role in ("data", "context"):
         yield (
@@ -230,7 +258,21 @@ def _torchtitan(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Ite
     )
 
 
+def _megatron(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iterator[Rule]:
+    windows = {a.window for a, _ in model.attentions if a.window}
+    if windows and layout.context_kind == "ring":
+        yield (
+            FrameworkLimit(
+                asked="context {layout.mesh.context} by ring with windows of attention",
+                has="Transformer Engine has no windows in a ring, but in gather and ulysses",
+            ),
+            layout.sizes["context"] == 1,
+        )
+
+
 _OWN_RULES: dict[str, Rules] = {
+    "megatron": _megatron,
+    "nemo": _megatron,
     "deepspeed": _deepspeed,
     "maxtext": _maxtext,
     "torchtitan": _torchtitan,

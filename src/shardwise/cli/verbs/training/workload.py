@@ -49,12 +49,14 @@ def read_job(
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     inputs.optional(parse_word, framework.lower(), "framework", FRAMEWORKS)
     inputs.done()
-    precision = precision or framework_limits.PRECISION.get(framework.lower(), "")
+    dtypes = framework_limits.state_of(framework.lower(), dtype)
+    if precision:
+        dtypes = state_dtypes(precision, dtype)
     return sw.Train(
         batch=sequences,
         seq=length,
         tokens=total_tokens,
-        **state_dtypes(precision, dtype),  # type: ignore[arg-type]
+        **dtypes,  # type: ignore[arg-type]
         compute=dtype,
         optimizer=optimizer,
         remat=remat,
