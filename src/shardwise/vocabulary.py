@@ -64,3 +64,5 @@ FRAMEWORKS = (
     "megatron", "nemo", "torchtitan", "maxtext", "nanotron", "deepspeed", "megatron-deepspeed",
     "llm-foundry", "automodel", "hai-llm", UNKNOWN_FRAMEWORK,
 )  # fmt: skip
+# Other names -> the framework whose kernels they run.
+FRAMEWORK_ALIASES = {"megatron-lm": "megatron", "megatron-bridge": "megatron"}

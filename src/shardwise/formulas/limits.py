@@ -102,7 +102,7 @@ def limits(widths: Widths, chip: Chip, dtype: str = "bf16") -> list[Limit]:
     Raises:
         UnknownFigure: the chip has no peak at `dtype`, or no bandwidth of HBM.
     """
-    rows = [*_memory(chip, dtype)]
+    rows = [*_memory(widths, chip, dtype)]
     if chip.ici:
         rows += _torus(widths, chip, dtype)
     if chip.node and chip.node.bytes_per_s_per_gpu_one_way:
@@ -114,16 +114,18 @@ def limits(widths: Widths, chip: Chip, dtype: str = "bf16") -> list[Limit]:
     return rows
 
 
-def _memory(chip: Chip, dtype: str) -> Iterator[Limit]:
-    intensity = alpha(chip, "hbm", dtype)
+def _memory(widths: Widths, chip: Chip, dtype: str) -> Iterator[Limit]:
+    """A chip with all experts reads those of all tokens, of which each expert gets a share."""
+    is_moe, experts = widths.n_experts > 1, (widths.n_experts, widths.experts_per_token)
     yield Limit(
-        name="a matmul, in HBM",
+        name="matmuls of experts, in HBM" if is_moe else "a matmul, in HBM",
         above=True,
-        value=intensity,
+        value=alpha(chip, "hbm", dtype) * experts[0] / experts[1],
         unit="tokens/chip",
-        formula="C / W_hbm",
-        numbers=f"{chip.peak(dtype):.3g} / {chip.need('hbm.bandwidth'):.3g}",
-        section="1",
+        formula="C / W_hbm" + " · E / k" * is_moe,
+        numbers=f"{chip.peak(dtype):.3g} / {chip.need('hbm.bandwidth'):.3g}"
+        + f" · {experts[0]} / {experts[1]}" * is_moe,
+        section="4" if is_moe else "1",
     )
 
 

@@ -17,6 +17,7 @@ from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import TrainingRun, check_runs, no_number, number
 from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.vocabulary import FRAMEWORK_ALIASES
 
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
@@ -41,7 +42,7 @@ def write(
     """
     layout = run.layout
     mesh = layout.mesh
-    check_runs(run, "nemo" if framework == "nemo" else "megatron", framework)
+    check_runs(run, FRAMEWORK_ALIASES.get(framework, framework), framework)
     values: dict[str, Any] = {
         "tensor_model_parallel_size": mesh.tensor,
         "pipeline_model_parallel_size": mesh.pipe,

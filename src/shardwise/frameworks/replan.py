@@ -22,11 +22,10 @@ from shardwise.plan.serving import build as serving_build
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.plan.training import build as training_build
 from shardwise.search.serving.legal import min_kv_heads
-from shardwise.vocabulary import FRAMEWORKS
+from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS
 from shardwise.workload import Serve, Train, state_dtypes
 
-# Framework of a file -> that at whose rates it is planned, where it has another name.
-_SAME_RATES = {"megatron-bridge": "megatron"}
+# Framework of a file -> the engine at whose overhead it is planned.
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
 
@@ -83,7 +82,7 @@ def training_plan(
 
 def _framework(launch: TrainingLaunch, chip: Chip) -> str:
     """The framework at whose rates a file is planned; empty for that of the chip by default."""
-    name = _SAME_RATES.get(launch.framework, launch.framework)
+    name = FRAMEWORK_ALIASES.get(launch.framework, launch.framework)
     runs = name in FRAMEWORKS and (chip.kind == "gpu" or name in ON_TPU)
     return name if runs else ""
 

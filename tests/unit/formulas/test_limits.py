@@ -81,3 +81,12 @@ def test_a_chip_without_networks_has_the_limit_of_its_memory() -> None:
     assert [row.name for row in limits(Widths(d_ff=1024), sw.chip("m1"), "fp16")] == [
         "a matmul, in HBM"
     ]
+
+
+def test_experts_share_the_tokens_of_a_chip() -> None:
+    """§4: of a mixture of experts the critical batch is E / k times as large."""
+    dense, experts = Widths(d_ff=2048), Widths(d_ff=2048, n_experts=256, experts_per_token=8)
+    of_dense, of_experts = (limits(widths, sw.chip("v6e"))[0] for widths in (dense, experts))
+    assert of_experts.value == pytest.approx(of_dense.value * 256 / 8)
+    assert (of_dense.section, of_experts.section) == ("1", "4")
+    assert of_experts.formula == "C / W_hbm · E / k"

@@ -12,7 +12,7 @@ from shardwise.cli.options import argument, output
 from shardwise.errors import BadInput, file_error
 from shardwise.frameworks import registry
 from shardwise.plan.schema.training import Plan
-from shardwise.vocabulary import FRAMEWORKS
+from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS
 
 
 def run(
@@ -59,9 +59,10 @@ def run(
 
 def _nearest(framework: str, plan: Plan) -> str:
     """How to plan what fits under a framework that can be planned for."""
-    if framework not in FRAMEWORKS or plan.workload.framework == framework:
+    name = FRAMEWORK_ALIASES.get(framework, framework)
+    if name not in FRAMEWORKS or plan.workload.framework == name:
         return ""
-    return f"Nearest: plan again with --framework {framework}."
+    return f"Nearest: plan again with --framework {name}."
 
 
 def _save(text: str, file: str) -> None:

@@ -6,7 +6,13 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli.inputs import Inputs, parse_word
 from shardwise.search.training import framework_limits
-from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import (
+    FRAMEWORK_ALIASES,
+    FRAMEWORKS,
+    OPTIONAL_OFFLOADS,
+    OPTIONAL_OVERLAPS,
+    REMAT_WORDS,
+)
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, parse_batch, state_dtypes
 
 
@@ -47,9 +53,10 @@ def read_job(
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
-    inputs.optional(parse_word, framework.lower(), "framework", FRAMEWORKS)
+    framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
+    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
     inputs.done()
-    dtypes = framework_limits.state_of(framework.lower(), dtype)
+    dtypes = framework_limits.state_of(framework, dtype)
     if precision:
         dtypes = state_dtypes(precision, dtype)
     return sw.Train(
