@@ -32,7 +32,7 @@ from shardwise.check.compiling.targets import Target
 from shardwise.check.compiling.upcasts import upcast_products
 from shardwise.errors import BadInput, ShardwiseError
 from shardwise.runtime.compiler_options import typed
-from shardwise.runtime.kernels.cudnn import compiling_for
+from shardwise.runtime.kernels.compute_capability import compiling_for
 from shardwise.runtime.program import Program
 
 

@@ -214,7 +214,7 @@ def _updated_parameter(module: Module, callee: Computation, name: str) -> int | 
         if operand_index is None:
             return None
         return _parameter_number(callee, instruction.operands[operand_index])
-    if instruction.opcode == "dynamic-update-slice":
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
         return _parameter_number(callee, instruction.operands[0])
     return None
 

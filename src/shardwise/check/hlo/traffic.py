@@ -51,12 +51,16 @@ def hbm_bytes(module: Module, computation: Computation, instruction: Instruction
     if opcode in SLICES:
         return 2 * padded_hbm_bytes(module, instruction.shapes[:1])
     if opcode in _UPDATES:
-        update = computation.operand(instruction, 1 if opcode != "scatter" else -1)
-        return 2 * padded_hbm_bytes(module, update.shapes)
+        return 2 * padded_hbm_bytes(module, _update(computation, instruction).shapes)
     if instruction.attribute("custom_call_target") == "AllocateBuffer":
         return 0
     written = padded_hbm_bytes(module, instruction.shapes)
     return _operand_bytes(module, computation, instruction) + written
+
+
+def _update(computation: Computation, instruction: Instruction) -> Instruction:
+    """What an update in place writes: the last operand of a scatter, the second of a slice."""
+    return computation.operand(instruction, 1 if instruction.opcode != "scatter" else -1)
 
 
 def _operand_bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
@@ -147,8 +151,8 @@ def _new_bytes(module: Module, callee: Computation, name: str) -> int:
         return 0
     if instruction.opcode == "bitcast":
         return _new_bytes(module, callee, instruction.operands[0])
-    if instruction.opcode == "dynamic-update-slice":
-        return callee.operand(instruction, 1).shapes[0].padded_bytes
+    if instruction.opcode in _UPDATES:
+        return _update(callee, instruction).shapes[0].padded_bytes
     if instruction.opcode == "fusion":
         return _bytes_written(module, module.callee(instruction), instruction)
     target = instruction.attribute("custom_call_target")

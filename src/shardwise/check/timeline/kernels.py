@@ -20,6 +20,7 @@ from shardwise.check.hlo.shape import HBM, Shape, parse_shapes
 from shardwise.check.hlo.text import Instruction
 from shardwise.estimate.kernels import tiled_keys
 from shardwise.estimate.training.chip_rates import GPU_MASK_TILE
+from shardwise.runtime.kernels import kernel_cost
 
 # Matmuls per block of scores: (those over the head dim of queries, those over that of values).
 # The forward pass computes s, and o. A backward kernel for all gradients computes s, dq, dk, and
@@ -43,6 +44,14 @@ def attention_cost(instruction: Instruction) -> Cost | None:
 
     All operands count as read from HBM, since the call does not state their memory space.
     """
+    stated = kernel_cost.of_name(instruction.op_name)
+    if stated and instruction.opcode == "custom-call":
+        return Cost(
+            flops=stated.flops,
+            elementwise=0,
+            hbm_bytes=stated.hbm_bytes,
+            dtype=instruction.shapes[0].dtype,
+        )
     matmul_counts = _matmul_counts(instruction)
     tensors = _float_operands(instruction)
     if matmul_counts is None or len(tensors) < 3:

@@ -7,16 +7,14 @@ arrays are those of `blockwise`.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import Attention
+from shardwise.runtime.kernels.compute_capability import BLACKWELL, HOPPER, is_at_least, private
 
 Array = jax.Array
 
@@ -25,7 +23,6 @@ MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no fla
 # Newer GPUs have some between the two, of which JAX admits all; this module uses the widest alone.
 MAX_HEAD_WIDTH, MAX_WIDE_HEAD = 128, 256
 LATENT_WIDTHS = (192, 128)  # queries and values of DeepSeek's latent attention, since Hopper
-HOPPER, BLACKWELL = "9.0", "10.0"  # compute capabilities
 # Parameters of JAX's function for the gradients. It is private: JAX has no public function that
 # takes the logsumexp of all keys where `k_BKSH` are some of them.
 GRADIENT_PARAMETERS = (
@@ -48,7 +45,7 @@ def takes_narrow_values(q_BTNH: Array, v_BSKH: Array) -> bool:
     """Whether `attend_narrow_values` can be used, which spares the padding of values."""
     widths = (q_BTNH.shape[-1], v_BSKH.shape[-1])
     is_supported = widths == LATENT_WIDTHS and _is_16_bit(q_BTNH) and is_installed()
-    return is_supported and _is_at_least(HOPPER) and _attention_function() is not None
+    return is_supported and is_at_least(HOPPER) and _attention_function() is not None
 
 
 def supports_some_keys(q_BNTH: Array, v_BKSH: Array) -> bool:
@@ -72,49 +69,7 @@ def _supports_width(width: int) -> bool:
         return False
     if width <= MAX_HEAD_WIDTH:
         return True
-    return _is_at_least(HOPPER) and (width == MAX_WIDE_HEAD or not _is_at_least(BLACKWELL))
-
-
-def _is_at_least(capability: str) -> bool:
-    """Whether the GPUs have a compute capability, by JAX's own test, which is private."""
-    test = _private("check_compute_capability")
-    try:
-        return bool(test and test(capability))
-    except RuntimeError:  # no GPU
-        return False
-
-
-@contextmanager
-def compiling_for(capability: str) -> Iterator[None]:
-    """Let JAX take GPUs of a compute capability for the local ones, which it tests otherwise.
-
-    Args:
-        capability: as `9.0`; empty to let it test the local ones.
-    """
-    if not capability:
-        yield
-        return
-    from jax._src.cudnn import fused_attention_stablehlo
-
-    def is_at_least(other: str) -> bool:
-        return _version(capability) >= _version(other)
-
-    def is_equal(other: str) -> bool:
-        return _version(capability) == _version(other)
-
-    tests = {"check_compute_capability": is_at_least, "is_cuda_compute_capability_equal": is_equal}
-    local = {name: getattr(fused_attention_stablehlo, name) for name in tests}
-    try:
-        for name, test in tests.items():
-            setattr(fused_attention_stablehlo, name, test)
-        yield
-    finally:
-        for name, test in local.items():
-            setattr(fused_attention_stablehlo, name, test)
-
-
-def _version(capability: str) -> tuple[int, ...]:
-    return tuple(map(int, capability.split(".")))
+    return is_at_least(HOPPER) and (width == MAX_WIDE_HEAD or not is_at_least(BLACKWELL))
 
 
 def attend_narrow_values(
@@ -184,7 +139,7 @@ def backward(
 @functools.cache
 def _gradient_function() -> Any:
     """JAX's function for the gradients; None if this version has another one."""
-    function = _private("_dot_product_attention_bwd_rule")
+    function = private("_dot_product_attention_bwd_rule")
     names = tuple(inspect.signature(function).parameters) if function else ()
     return function if names == GRADIENT_PARAMETERS else None
 
@@ -195,18 +150,9 @@ def _attention_function() -> Any:
 
     It is private: the public function requires values as wide as keys.
     """
-    function = _private("dot_product_attention")
+    function = private("dot_product_attention")
     names = {*inspect.signature(function).parameters} if function else {*()}
     return function if {*ATTENTION_PARAMETERS} <= names else None
-
-
-def _private(name: str) -> Any:
-    """A function of JAX's module for the kernel; None if this version has none of this name."""
-    try:
-        module = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
-    except ImportError:
-        return None
-    return getattr(module, name, None)
 
 
 @functools.cache

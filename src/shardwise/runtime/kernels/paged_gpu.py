@@ -13,6 +13,8 @@ Flash-Decoding (Dao et al., 2023): few sequences would leave most of the GPU idl
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ from jax.experimental.pallas import triton as plgpu
 from shardwise.arrays import ceil_div
 from shardwise.models import Attention
 from shardwise.runtime.kernels.attention_mask import attention_mask
+from shardwise.runtime.kernels.compute_capability import ADA, is_at_least
+from shardwise.runtime.kernels.kernel_cost import KernelCost
 from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
@@ -40,6 +44,8 @@ def supports(q_BTNH: Array, pages: Array) -> bool:
     """Whether the kernel takes these queries and a chip's pages."""
     width, slots = pages.shape[3], pages.shape[2]
     is_stored = pages.dtype in (q_BTNH.dtype, jnp.int8)
+    if pages.dtype == jnp.float8_e4m3fn:
+        is_stored = is_at_least(ADA)  # Triton has its conversion since then
     sizes_are_powers = all(n & (n - 1) == 0 for n in (width, slots)) and 16 <= width <= 256
     is_16_bit = q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
     return bool(is_stored and sizes_are_powers and is_16_bit)
@@ -130,7 +136,7 @@ def attend(
             jax.ShapeDtypeStruct(outputs, jnp.float32),
         ],
         compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=STAGES),
-        name="paged_attention",
+        name=f"paged_attention{_cost(q_BTNH, arrays, page_BM.shape[1], rows, a)}",
         interpret=interpret,
     )(
         past_B.astype(jnp.int32),
@@ -144,6 +150,27 @@ def attend(
     o_BKRH = o_BKRH.astype(q_BTNH.dtype)
     o_BTNH = o_BKRH[:, :, : T * G].reshape(B, K, T, G, H).swapaxes(1, 2).reshape(B, T, N, H)
     return o_BTNH, lse_BKR[:, :, : T * G].reshape(B, K, T, G).swapaxes(1, 2).reshape(B, T, N)
+
+
+def _cost(
+    q_BTNH: Array, arrays: Sequence[Array], n_pages: int, rows: int, a: Attention
+) -> KernelCost:
+    """FLOPs and bytes of sequences that fill their block tables; rows of a program read keys."""
+    B, T, N, H = q_BTNH.shape
+    _, K, O, _ = arrays[0].shape
+    context = n_pages * O
+    window = a.window or context
+    tokens = max(1.0, rows * K / N)  # new ones of a program
+    read = min(context, window + tokens - 1)
+    if T > 1:
+        read = min(read, context - T + (T + tokens) / 2)
+    n_keys = min(window, context - (T - 1) / 2)
+    token_bytes = sum(x.dtype.itemsize * math.prod(x.shape[3:]) for x in arrays) * K
+    n_programs = B * ceil_div(T, int(tokens))
+    return KernelCost(
+        flops=int(4 * B * T * N * n_keys * H),
+        hbm_bytes=int(n_programs * read * token_bytes + 2 * q_BTNH.dtype.itemsize * q_BTNH.size),
+    )
 
 
 def _joined(o_BKCRH: Array, lse_BKCR: Array) -> tuple[Array, Array]:

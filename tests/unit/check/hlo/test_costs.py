@@ -168,6 +168,15 @@ MOVES = """
   ROOT %w = f32[32,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%q, %v, %j, %j, %j)
 }
 
+%put (q: f32[32,8,128], u: f32[1,8,128], j: s32[]) -> f32[32,8,128] {
+  %q = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
+  %u = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)
+  %j = s32[] parameter(2)
+  %v = f32[1,8,128]{2,1,0:T(8,128)} negate(%u)
+  %k = s32[1,1]{1,0} broadcast(%j), dimensions={}
+  ROOT %w = f32[32,8,128]{2,1,0:T(8,128)} scatter(%q, %k, %v), to_apply=%slice
+}
+
 %tiles (p: f32[32,8,128]) -> f32[32,8,128] {
   %p = f32[32,8,128]{2,1,0:T(8,128)} parameter(0)
   ROOT %c = f32[32,8,128]{2,1,0:T(4,128)} copy(%p)
@@ -203,6 +212,7 @@ ONE = 8 * 128 * 4
         ("f32[1,8,128]{2,1,0:T(8,128)} fusion(%a, %i), kind=kLoop, calls=%slice_of_tiles", 2 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)S(1)} fusion(%a), kind=kLoop, calls=%negate_same", 32 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} fusion(%a, %b, %i), kind=kLoop, calls=%write", 2 * ONE),
+        ("f32[32,8,128]{2,1,0:T(8,128)} fusion(%a, %b, %i), kind=kInput, calls=%put", 2 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%a, %b, %i, %i, %i)", 2 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} negate(%a)", 64 * ONE),
         ("f32[32,8,128]{2,1,0:T(8,128)} multiply(%a, %a)", 64 * ONE),

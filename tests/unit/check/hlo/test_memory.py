@@ -160,6 +160,29 @@ def test_what_shares_memory(body, n_arrays):
     assert round(found.bytes / MIB, 2) == pytest.approx(n_arrays, abs=0.01)
 
 
+@pytest.mark.parametrize(("root", "n_arrays"), [("scatter(%p, %k, %u)", 2), ("negate(%p)", 3)])
+def test_a_fusion_that_scatters_does_so_in_place(root, n_arrays):
+    text = f"""HloModule m, is_scheduled=true
+
+%f (p: f32[262144], u: f32[1], k: s32[1,1]) -> f32[262144] {{
+  %p = f32[262144]{{0}} parameter(0)
+  %u = f32[1]{{0}} parameter(1)
+  %k = s32[1,1]{{1,0}} parameter(2)
+  ROOT %s = f32[262144]{{0}} {root}
+}}
+
+ENTRY %main (a: f32[262144]) -> f32[262144] {{
+  %a = f32[262144]{{0}} parameter(0)
+  %b = f32[262144]{{0}} transpose(%a), dimensions={{0}}
+  %v = f32[1]{{0}} constant(0)
+  %i = s32[1,1]{{1,0}} constant(0)
+  %r = f32[262144]{{0}} fusion(%b, %v, %i), kind=kInput, calls=%f
+  ROOT %z = (f32[262144], f32[262144]) tuple(%r, {"%r" if n_arrays == 2 else "%b"})
+}}
+"""
+    assert round(memory_peak(parse(text)).bytes / MIB, 2) == pytest.approx(n_arrays, abs=0.01)
+
+
 def test_a_donated_argument_is_the_result():
     text = """HloModule m, is_scheduled=true, input_output_alias={ {}: (0, {}, must-alias) }
 

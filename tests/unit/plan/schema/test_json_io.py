@@ -128,7 +128,7 @@ def test_a_plan_of_the_first_schema_is_refused(raw: dict[str, Any]) -> None:
     [
         (
             {"constraint": "memori"},
-            'unknown constraint "memori" at $.why[0]. Close: "memory", "tensor".',
+            'unknown constraint "memori" at $.why[0]. Close: "memory", "framework"',
         ),
         ({"constraint": 3}, "Expected `str`, got `int` - at `$.why[0].constraint`"),
         ({"total": "much"}, "Expected `float`, got `str` - at `$.total` of `$.why[0]`"),

@@ -14,6 +14,7 @@ import pytest
 from shardwise.models import Attention
 from shardwise.runtime.experts import ragged
 from shardwise.runtime.kernels import cudnn
+from shardwise.runtime.kernels.compute_capability import compiling_for
 from shardwise.runtime.layout.mesh import RoleMesh
 
 PLAIN = Attention(n_heads=4, n_kv_heads=2, d_head=64)
@@ -57,7 +58,7 @@ def test_others_do_not(a: Attention, q: Any, v: Any, mask: Any) -> None:
     ],
 )
 def test_the_compute_capability_allows_wide_heads(capability: str, widths: set[int]) -> None:
-    with cudnn.compiling_for(capability):
+    with compiling_for(capability):
         supported = {
             width
             for width in (64, 100, 128, 192, 256, 320)

@@ -14,6 +14,8 @@ import pytest
 
 from shardwise.models import Attention
 from shardwise.runtime.kernels import paged, paged_gpu, paged_write
+from shardwise.runtime.kernels.compute_capability import compiling_for
+from shardwise.runtime.kernels.kernel_cost import KernelCost, of_name
 from shardwise.runtime.serving import paged_cache
 from shardwise.runtime.serving.kv_cache import to_cache
 from shardwise.runtime.serving.kv_layout import KvLayout
@@ -154,6 +156,54 @@ def test_attends_on_gpus_like_plain_jax(kind: str, which: str, dtype: str) -> No
     assert kernel.dtype == jnp.bfloat16
     for row, n in enumerate(tokens.new_B):
         np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
+
+
+@pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize("which", [pytest.param("chunk", marks=pytest.mark.oracle), "decode"])
+def test_8_bit_floats_on_gpus_that_have_them(which: str) -> None:
+    tokens = tokens_of(*PASSES[which])
+    q_BTNH = random(3, 3, tokens.n_tokens, GROUPED.n_heads, WIDTH).astype(jnp.bfloat16)
+    pages = cache(GROUPED, "float8_e4m3fn")
+    plain = attend(q_BTNH.astype(jnp.float32), pages, tokens, GROUPED, "other")
+    numbers = pages["k"].values
+    assert not paged_gpu.supports(q_BTNH, numbers)  # there is no local GPU
+    with compiling_for("8.0"):
+        assert not paged_gpu.supports(q_BTNH, numbers)
+    with compiling_for("9.0"):
+        kernel = attend(q_BTNH, pages, tokens, GROUPED, "gpu")
+        assert paged_gpu.supports(q_BTNH, numbers)
+    for row, n in enumerate(tokens.new_B):
+        np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
+
+
+def cost_of(a: Attention, n_tokens: int, pages: Cache, n_pages: int) -> KernelCost:
+    """The cost in the name of the kernel for GPUs."""
+    q_BTNH = random(3, 3, n_tokens, a.n_heads, WIDTH).astype(jnp.bfloat16)
+    zeros = jnp.zeros(3, jnp.int32)
+    program = jax.make_jaxpr(
+        lambda q, keys, values: paged_gpu.attend(
+            q, keys, values, zeros, zeros, jnp.zeros((3, n_pages), jnp.int32), jnp.array(0), a,
+            block_tokens=jax.tree.leaves(pages)[0].shape[2],
+        )
+    )(q_BTNH, pages["k"], pages["v"])  # fmt: skip
+    cost = of_name(str(program))
+    assert cost is not None
+    return cost
+
+
+def test_the_cost_of_the_kernel_for_gpus_is_in_its_name() -> None:
+    """A decoding sequence reads its whole cache once, and its chunk of new tokens part of it."""
+    pages = cache(GROUPED, "bfloat16")
+    context = 2 * SLOTS
+    decode = cost_of(GROUPED, 1, pages, 2)
+    n_kv, n_heads = GROUPED.n_kv_heads, GROUPED.n_heads
+    assert decode.flops == 4 * 3 * n_heads * context * WIDTH
+    queries = 2 * 2 * 3 * n_heads * WIDTH  # read and written, 2 bytes each
+    assert decode.hbm_bytes == 3 * context * n_kv * 2 * 2 * WIDTH + queries
+    chunk = cost_of(GROUPED, 33, pages, 2)
+    assert chunk.flops == 4 * 3 * 33 * n_heads * (context - 16) * WIDTH
+    window = cost_of(replace(GROUPED, window=64), 1, pages, 2)
+    assert window.flops == decode.flops * 64 // context
 
 
 @pytest.mark.usefixtures("interpreted")
