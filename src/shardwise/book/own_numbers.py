@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from shardwise import units
@@ -32,7 +32,8 @@ def with_numbers(case: Case, text: str) -> dict[str, Any]:
     problems = Problems()
     values = problems.read(_parts, text) or {}
     if _CHIP in values:
-        numbers.update(problems.read(_chip_figures, case, values.pop(_CHIP)) or {})
+        name = values.pop(_CHIP)
+        numbers.update(problems.read(_chip_figures, case, name, values) or {})
     for name, value in values.items():
         problems.read(_replace, case, numbers, name, value)
     problems.done()
@@ -69,13 +70,16 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _chip_figures(case: Case, name: str) -> dict[str, Any]:
+def _chip_figures(case: Case, name: str, others: Collection[str]) -> dict[str, Any]:
     """The given numbers that a chip replaces.
+
+    Args:
+        others: names of the numbers that the user sets beside the chip.
 
     Raises:
         UnknownName: the catalog has no such chip.
         BadInput: the case has no figure of a chip, or the chip has none of them, or no torus of as
-            many axes as the case's mesh.
+            many axes as the case's mesh; or another figure would stay that of the book's chip.
     """
     chip = find_chip(name)
     mesh = case.given.get("mesh")
@@ -89,7 +93,13 @@ def _chip_figures(case: Case, name: str) -> dict[str, Any]:
     figures = {key: value for key, value in _figures(chip).items() if key in case.given}
     if not figures and _CHIP not in case.given:
         raise BadInput(f"{case.id} has no figures of a chip. It has {_names(case.given)}.")
-    missing = [key for key, value in figures.items() if value is None]
+    left = [key for key in case.given if _is_rate(key) and key not in {*figures, *others}]
+    if left:
+        raise BadInput(
+            f"{left[0]} of {case.id} would stay that of the book's chip. Set it too: "
+            f"--set chip={name},{left[0]}=VALUE"
+        )
+    missing = [key for key, value in figures.items() if value is None and key not in others]
     if missing:
         raise BadInput(
             f"{chip.name} has no {', '.join(missing)}. Name it: --set {missing[0]}=VALUE"
@@ -105,13 +115,20 @@ def _chip_figures(case: Case, name: str) -> dict[str, Any]:
 def _figures(chip: Chip) -> dict[str, float | None]:
     """Names by which cases give the figures of a chip -> their values; None if it has none."""
     link = chip.ici.link_bytes_per_s_one_way if chip.ici else None
+    peak = chip.peak("bf16")
     return {
-        "peak_flops_per_s": chip.peak("bf16"),
+        **dict.fromkeys(("peak_flops_per_s", "flops_per_s", "chip_flops_per_s", "bf16"), peak),
+        **dict.fromkeys(("int8", "int8_peak", "peak_ops_per_s"), chip.peak_flops_per_s.get("int8")),
         "hbm_bytes_per_s": chip.hbm_bytes_per_s,
         "hbm_bytes": chip.hbm_bytes,
         "ici_bidi_bytes_per_s": 2 * link if link else None,
-        "link_oneway_bytes_per_s": link,
+        **dict.fromkeys(("link_oneway_bytes_per_s", "link_bytes_per_s", "ici_bytes_per_s"), link),
     }
+
+
+def _is_rate(name: str) -> bool:
+    """Whether a given number is a rate of a chip."""
+    return name.endswith("_per_s") or name in ("bf16", "int8", "int8_peak")
 
 
 def _replace(case: Case, given: dict[str, Any], name: str, text: str) -> None:

@@ -78,7 +78,7 @@ def forwards_of(states: Sequence[EngineState], sequences: int, context: int) -> 
     for one_block in forwards:
         mesh = one_block.engine.table.mesh
         is_one_cpu = mesh.platform == "cpu" and mesh.jax_mesh.size == 1
-        by_layer = is_one_cpu or (mesh.platform == "gpu" and one_block.engine.n_stages == 1)
+        by_layer = is_one_cpu or one_block.engine.splits_stacks
         made.append(replace(one_block, n_blocks=n_blocks, by_layer=by_layer))
     return made
 

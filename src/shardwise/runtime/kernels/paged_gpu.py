@@ -136,7 +136,7 @@ def attend(
             jax.ShapeDtypeStruct(outputs, jnp.float32),
         ],
         compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=STAGES),
-        name=f"paged_attention{_cost(q_BTNH, arrays, page_BM.shape[1], rows, a)}",
+        name=f"paged_attention{_cost(q_BTNH, arrays, page_BM.shape[1], a)}",
         interpret=interpret,
     )(
         past_B.astype(jnp.int32),
@@ -152,24 +152,21 @@ def attend(
     return o_BTNH, lse_BKR[:, :, : T * G].reshape(B, K, T, G).swapaxes(1, 2).reshape(B, T, N)
 
 
-def _cost(
-    q_BTNH: Array, arrays: Sequence[Array], n_pages: int, rows: int, a: Attention
-) -> KernelCost:
-    """FLOPs and bytes of sequences that fill their block tables; rows of a program read keys."""
+def _cost(q_BTNH: Array, arrays: Sequence[Array], n_pages: int, a: Attention) -> KernelCost:
+    """FLOPs and bytes of sequences that fill their block tables.
+
+    Programs of one head follow each other, and find its keys in the L2 cache after the first.
+    """
     B, T, N, H = q_BTNH.shape
     _, K, O, _ = arrays[0].shape
     context = n_pages * O
     window = a.window or context
-    tokens = max(1.0, rows * K / N)  # new ones of a program
-    read = min(context, window + tokens - 1)
-    if T > 1:
-        read = min(read, context - T + (T + tokens) / 2)
-    n_keys = min(window, context - (T - 1) / 2)
+    n_keys = min(window, context - (T - 1) / 2)  # of a query
     token_bytes = sum(x.dtype.itemsize * math.prod(x.shape[3:]) for x in arrays) * K
-    n_programs = B * ceil_div(T, int(tokens))
+    read_bytes = B * min(context, window + T - 1) * token_bytes
     return KernelCost(
         flops=int(4 * B * T * N * n_keys * H),
-        hbm_bytes=int(n_programs * read * token_bytes + 2 * q_BTNH.dtype.itemsize * q_BTNH.size),
+        hbm_bytes=read_bytes + 2 * q_BTNH.dtype.itemsize * q_BTNH.size,
     )
 
 

@@ -240,6 +240,11 @@ class EngineState:
         return {**specs, "layers": layers}
 
     @property
+    def splits_stacks(self) -> bool:
+        """Whether layers have arrays and code of their own: GPUs would copy slices of stacks."""
+        return self.table.mesh.platform == "gpu" and self.n_stages == 1
+
+    @property
     def n_stages(self) -> int:
         """Number of stages of the pipeline."""
         return self.table.mesh.sizes["pipe"]
@@ -259,6 +264,21 @@ class EngineState:
         wide_dtype = self.activation_dtype
         weights = map_infos(lambda info: jax.ShapeDtypeStruct(info.shape, wide_dtype), self.infos)
         return self.sharded(jax.eval_shape(self.quantize_weights, weights), self.weight_specs())
+
+    def weight_shapes_by_layer(self) -> Tree:
+        """Shapes, dtypes and shardings of weights whose layers have arrays of their own."""
+        shapes = self.weight_shapes()
+        mesh = self.table.mesh.jax_mesh
+
+        def of_layer(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            sharding = NamedSharding(mesh, PartitionSpec(*x.sharding.spec[1:]))
+            return jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
+
+        layers = [
+            [jax.tree.map(of_layer, of_stack)] * len(of_kind.layers)
+            for of_kind, of_stack in zip(layer_stacks(self.config), shapes["layers"], strict=True)
+        ]
+        return {**shapes, "layers": layers}
 
     def formats(self) -> Tree:
         """Memory layouts of the weights (the order of dims in memory), or only their shardings.

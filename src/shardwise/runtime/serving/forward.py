@@ -143,7 +143,8 @@ class PagedForward:
     def cache_shapes(self) -> list[Tree]:
         """Shapes, dtypes and shardings of the cache."""
         shapes: list[Tree]
-        shapes = self.engine.sharded(jax.eval_shape(self.init_cache), self.cache_specs())
+        specs = self._of_layers(self.cache_specs())
+        shapes = self.engine.sharded(jax.eval_shape(self.init_cache), specs)
         return shapes
 
     def block_shardings(self) -> list[Any]:

@@ -70,14 +70,20 @@ def _program(
     block = block_tokens(engine)
     of_pool = int(ceil_div(held, engine.layout.sizes["expert"]))
     n_blocks = of_pool * int(ceil_div(engine.job.context, block))
-    forward = PagedForward(engine=engine, n_blocks=n_blocks, block_tokens=block)
+    by_layer = engine.splits_stacks
+    forward = PagedForward(engine=engine, n_blocks=n_blocks, block_tokens=block, by_layer=by_layer)
+    weights = engine.weight_shapes_by_layer() if by_layer else engine.weight_shapes()
     batch = forward.batch_shapes(*rows, int(ceil_div(length, block)))
-    args = (engine.weight_shapes(), forward.cache_shapes(), *batch)
+    args = (weights, forward.cache_shapes(), *batch)
     cache_formats = forward.cache_formats()
     fn = jax.jit(
         forward.function(),
         donate_argnums=(1,),
-        in_shardings=(engine.formats(), cache_formats, *(None for _ in batch)),
+        in_shardings=(
+            None if by_layer else engine.formats(),
+            cache_formats,
+            *(None for _ in batch),
+        ),
         out_shardings=(cache_formats, None),
     )
     return Program(name=name, fn=fn, args=args, mesh=engine.table.mesh.jax_mesh, donate=(1,))

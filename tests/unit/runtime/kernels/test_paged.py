@@ -192,7 +192,7 @@ def cost_of(a: Attention, n_tokens: int, pages: Cache, n_pages: int) -> KernelCo
 
 
 def test_the_cost_of_the_kernel_for_gpus_is_in_its_name() -> None:
-    """A decoding sequence reads its whole cache once, and its chunk of new tokens part of it."""
+    """A sequence reads its keys once, whether it decodes or has a chunk of new tokens."""
     pages = cache(GROUPED, "bfloat16")
     context = 2 * SLOTS
     decode = cost_of(GROUPED, 1, pages, 2)
@@ -204,6 +204,7 @@ def test_the_cost_of_the_kernel_for_gpus_is_in_its_name() -> None:
     assert chunk.flops == 4 * 3 * 33 * n_heads * (context - 16) * WIDTH
     window = cost_of(replace(GROUPED, window=64), 1, pages, 2)
     assert window.flops == decode.flops * 64 // context
+    assert window.hbm_bytes - queries == (decode.hbm_bytes - queries) * 64 // context
 
 
 @pytest.mark.usefixtures("interpreted")
