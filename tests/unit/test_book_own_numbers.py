@@ -113,7 +113,7 @@ def test_a_chip_brings_its_peaks_too_or_asks_for_them() -> None:
     given = with_numbers(find("inference-bcrit-dtypes"), "chip=v6e")
     assert (given["bf16"], given["int8"]) == (9.18e14, 1.836e15)
     case = find("roofline-vpu-critical-intensity")
-    with pytest.raises(BadInput, match="vpu_flops_per_s of .* would stay that of the book's chip"):
+    with pytest.raises(BadInput, match=r"vpu_flops_per_s of .* would stay that of the book's chip"):
         with_numbers(case, "chip=v6e")
     given = with_numbers(case, "chip=v6e,vpu_flops_per_s=9e12")
     assert given["vpu_flops_per_s"] == 9e12

@@ -32,8 +32,8 @@ def with_numbers(case: Case, text: str) -> dict[str, Any]:
     problems = Problems()
     values = problems.read(_parts, text) or {}
     if _CHIP in values:
-        name = values.pop(_CHIP)
-        numbers.update(problems.read(_chip_figures, case, name, values) or {})
+        chip = values.pop(_CHIP)
+        numbers.update(problems.read(_chip_figures, case, chip, values) or {})
     for name, value in values.items():
         problems.read(_replace, case, numbers, name, value)
     problems.done()
@@ -70,11 +70,11 @@ def _split(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def _chip_figures(case: Case, name: str, others: Collection[str]) -> dict[str, Any]:
+def _chip_figures(case: Case, name: str, replaced: Collection[str]) -> dict[str, Any]:
     """The given numbers that a chip replaces.
 
     Args:
-        others: names of the numbers that the user sets beside the chip.
+        replaced: names of the numbers that the user sets beside the chip.
 
     Raises:
         UnknownName: the catalog has no such chip.
@@ -93,13 +93,13 @@ def _chip_figures(case: Case, name: str, others: Collection[str]) -> dict[str, A
     figures = {key: value for key, value in _figures(chip).items() if key in case.given}
     if not figures and _CHIP not in case.given:
         raise BadInput(f"{case.id} has no figures of a chip. It has {_names(case.given)}.")
-    left = [key for key in case.given if _is_rate(key) and key not in {*figures, *others}]
-    if left:
+    rates = [key for key in case.given if _is_rate(key) and key not in {*figures, *replaced}]
+    if rates:
         raise BadInput(
-            f"{left[0]} of {case.id} would stay that of the book's chip. Set it too: "
-            f"--set chip={name},{left[0]}=VALUE"
+            f"{rates[0]} of {case.id} would stay that of the book's chip. Set it too: "
+            f"--set chip={name},{rates[0]}=VALUE"
         )
-    missing = [key for key, value in figures.items() if value is None and key not in others]
+    missing = [key for key, value in figures.items() if value is None and key not in replaced]
     if missing:
         raise BadInput(
             f"{chip.name} has no {', '.join(missing)}. Name it: --set {missing[0]}=VALUE"

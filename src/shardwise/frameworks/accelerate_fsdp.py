@@ -15,6 +15,7 @@ from shardwise.frameworks import accelerate, trainer
 from shardwise.frameworks.engine_layout import Values
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written, refuse, setting
 from shardwise.frameworks.launch import TrainingLaunch
+from shardwise.frameworks.megatron_layout import without_sequences
 
 # `ShardingStrategy` of PyTorch, by name and by number, -> ZeRO stage.
 _STAGES = {
@@ -67,7 +68,10 @@ def read(settings: Settings) -> TrainingLaunch:
         precision="fp32-master" if stage == 2 and half in _HALVES else "fp32",
         dtypes=_dtypes(half, stage) if half in _HALVES and _is_fsdp(settings) else {},
         offload=("optimizer",) if is_offloaded else (),
-        notes=tuple(_notes(settings, strategy, half, is_offloaded=is_offloaded)),
+        notes=(
+            *_notes(settings, strategy, half, is_offloaded=is_offloaded),
+            *([without_sequences(tensor)] if (tensor := sizes.get("tensor", 1)) > 1 else []),
+        ),
         **trainer.words_of_run(settings),
     )
 

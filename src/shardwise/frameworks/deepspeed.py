@@ -23,7 +23,7 @@ from shardwise.frameworks.exported import (
     setting,
 )
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.frameworks.megatron_layout import unsaid
+from shardwise.frameworks.megatron_layout import unsaid, without_sequences
 from shardwise.frameworks.shell_script import torchrun_chips
 from shardwise.frameworks.trainer import first_number
 
@@ -49,6 +49,7 @@ def write(run: TrainingRun) -> Written:
         values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert * mesh.context
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
+        notes.append(without_sequences(mesh.tensor))
     if mesh.context > 1:
         values["sequence_parallel_size"] = mesh.context
     if mesh.expert > 1:
@@ -145,7 +146,7 @@ def read(settings: Settings) -> TrainingLaunch:
         compute=_half(settings),
         precision="fp32-master",
         dtypes=_dtypes(settings),
-        notes=tuple(_notes(settings)),
+        notes=(*_notes(settings), *([without_sequences(tensor)] if tensor > 1 else [])),
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
         ignored=tuple(_ignored(settings)),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),

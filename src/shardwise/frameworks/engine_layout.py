@@ -130,17 +130,16 @@ def kv_dtype(engine: Engine, framework: str, names: Mapping[str, str]) -> str:
 def quantization(engine: Engine) -> tuple[str | None, list[str]]:
     """The quantization to ask for when the weights are loaded, and a note if there is none."""
     dtype = engine.plan.strategy.precision["weights"]
-    if dtype in (*NOT_QUANTIZED, "mxfp4"):
-        return None, []
-    if dtype == "fp8":
-        name = engine.plan.model.name
-        published = load(name).checkpoint_dtype if presets.find(name) else dtype
-        if published not in (*NOT_QUANTIZED, "fp8"):
-            return "fp8", [
-                f"{repository(engine)} is in {published}, which engines do not quantize to fp8: "
-                f"name a checkpoint in bf16 in its place, or plan with --dtype {published}."
-            ]
-        return "fp8", []
+    name = engine.plan.model.name
+    published = load(name).checkpoint_dtype if presets.find(name) else dtype
+    method = "fp8" if dtype == "fp8" else None
+    if published not in (*NOT_QUANTIZED, dtype):
+        return method, [
+            f"{repository(engine)} is in {published}, and the plan in {dtype}: name a checkpoint "
+            f"in {'bf16' if method else dtype} in its place, or plan with --dtype {published}."
+        ]
+    if dtype in (*NOT_QUANTIZED, "mxfp4", "fp8"):
+        return method, []
     return None, [f"weights in {dtype}: load a checkpoint that is quantized so."]
 
 

@@ -31,6 +31,7 @@ _AXES = {
     "data": "data", "fsdp": "fsdp", "tensor": "tensor", "context": "context", "expert": "expert",
     "pipe": "pipeline",
 }  # fmt: skip
+_SEQUENCES = "tensor_sequence"  # tensor parallelism whose residual is sharded over tokens
 _OUTSIDE_IN = ("data", "pipe", "fsdp", "expert", "context", "tensor")
 _CONTEXT = {"gather": "all_gather", "ring": "ring", "ulysses": "ulysses"}
 _DTYPES = {"bf16": "bfloat16", "fp32": "float32", "fp16": "float16"}
@@ -117,7 +118,9 @@ def _context(run: TrainingRun, *, is_gpu: bool) -> Settings:
     """How tokens are shared out, and on TPUs the one kernel that has ring and Ulysses."""
     kind = run.layout.context_kind
     settings: Settings = {"context_parallel_strategy": _CONTEXT[kind]}
-    if kind != "gather" and not is_gpu:
+    if is_gpu:
+        settings["attention"] = "cudnn_flash_te"  # the others have no tokens of other ranks
+    elif kind != "gather":
         settings |= {"attention": "flash", "use_tokamax_splash": True}
         if kind == "ulysses":
             settings["context_parallel_load_balance"] = False  # each rank sees whole sequences
@@ -279,6 +282,8 @@ def _notes(settings: Settings) -> list[str]:
 def _axis(settings: Settings, axis: str) -> int | None:
     """The size of an axis over slices and within one; None if that within one is open (-1)."""
     within = _network_size(settings, "ici", axis)
+    if axis == "tensor":  # with sequences, which plans have, or without
+        within *= max(1, _network_size(settings, "ici", _SEQUENCES))
     return None if within == -1 else within * max(1, _network_size(settings, "dcn", axis))
 
 
@@ -294,7 +299,7 @@ def _network_size(settings: Settings, network: str, axis: str) -> int:
 
 
 def _is_axis(key: str) -> bool:
-    return key[4:].removesuffix("_parallelism") in _AXES.values()
+    return key[4:].removesuffix("_parallelism") in (*_AXES.values(), _SEQUENCES)
 
 
 def knows(settings: Settings) -> int:

@@ -207,6 +207,9 @@ def read(settings: Settings) -> TrainingLaunch:
         values.setdefault("recompute_granularity", "full")
     if settings.get("--recompute-activations"):
         values.setdefault("recompute_granularity", "selective")
+    if "--activations-checkpoint-method" in settings:  # of 2021 to 2022
+        granularity = settings.get("--activations-checkpoint-granularity", "full")
+        values.setdefault("recompute_granularity", granularity)
     compute, notes = "fp8" if "--fp8-format" in settings else "bf16", []
     if "--fp16" in settings:
         compute = "fp16"

@@ -64,6 +64,8 @@ def write(
     values |= _sharding(run)
     recompute, notes = megatron_recompute.write(run)
     off = ("use_distributed_optimizer", *megatron_stages.ENDS) if over_recipe else ()
+    if over_recipe and run.is_moe:
+        off = (*off, "moe_enable_deepep")  # which needs another dispatcher
     values |= recompute
     values |= {name: False for name in off if name not in values}
     return values, [*notes, *unsaid(run)]
@@ -159,11 +161,7 @@ def read(
         virtual, notes = megatron_stages.read(written_out, mesh["pipe"])
     has_sequences = values.get("sequence_parallel", framework != "megatron")
     if tensor > 1 and str(has_sequences).lower() == "false":
-        notes.append(
-            f"tensor {tensor} without sequence parallelism: each rank has the activations of all "
-            "tokens between blocks. The plan has 1/"
-            f"{tensor} of them, less memory than the run needs."
-        )
+        notes.append(without_sequences(tensor))
     instances = sizes["num_distributed_optimizer_instances"]
     if zero in (1, 2) and instances > 1:
         notes.append(copies_of_state("num_distributed_optimizer_instances", instances))
@@ -255,6 +253,14 @@ def _size(values: Mapping[str, Any], name: str, framework: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadFile(f"{framework}: {name} is {value!r}; it must be a number from 1.")
     return value
+
+
+def without_sequences(tensor: int) -> str:
+    """That ranks of tensor parallelism have all tokens between blocks, and a plan's a shard."""
+    return (
+        f"tensor {tensor} without sequence parallelism: each rank has the activations of all "
+        f"tokens between blocks. The plan has 1/{tensor} of them, less memory than the run needs."
+    )
 
 
 def copies_of_state(option: str, copies: int) -> str:

@@ -61,8 +61,13 @@ def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
 def read(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a launch: the remat policy, or the policy of a model."""
     granularity = values.get("recompute_granularity")
+    if granularity == "full":
+        return {"remat": "full"}
     if granularity != "selective":
-        return {"remat": "full" if granularity == "full" else "none"}
+        # Sequences that are sharded over `tensor` are gathered again in the backward pass.
+        tensor = values.get("tensor_model_parallel_size", 1)
+        is_gathered = values.get("sequence_parallel") is True and tensor != 1
+        return {"remat": "norms" if is_gathered else "none"}
     modules = values.get("recompute_modules") or _DEFAULT
     names = (modules,) if isinstance(modules, str) else tuple(map(str, modules))
     return {"of_model": functools.partial(policy, names)}

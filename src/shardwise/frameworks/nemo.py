@@ -26,6 +26,7 @@ _DDP = (
     "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather",
     "use_megatron_fsdp", "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
 )  # fmt: skip
+_RECIPE_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _PLACES = {
     **dict.fromkeys(_STRATEGY, "trainer.strategy"),
     **dict.fromkeys(_DATA, "data"),
@@ -53,6 +54,10 @@ def write(run: TrainingRun) -> Written:
     }
     for key, value in values.items():
         settings[f"{_PLACES.get(key, 'model.config')}.{key}"] = _written(value)
+    for key in _RECIPE_STAGES:  # which a recipe may have for its own pipeline
+        if key not in values:
+            settings[f"trainer.strategy.{key}"] = "None"
+    settings["trainer.strategy.ddp.grad_reduce_in_fp32"] = str(run.job.gradients == "fp32")
     if run.job.compute == "fp8":
         settings["trainer.plugins.fp8"] = "hybrid"
     if run.job.precision != "fp32-master":

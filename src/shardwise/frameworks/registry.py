@@ -64,6 +64,7 @@ FRAMEWORKS: dict[str, Framework] = {
     )
 }
 _ORIGIN = re.compile(r'shardwise: (?P<model>\S+) on (?P<hardware>[^\s"]+)')
+_ADAPTERS = re.compile(r"--?(use_(peft|q?lora)|q?lora_\w+|peft_\w+|load_in_[48]bit)\b")
 # Quantized checkpoints that say the dtype of the cache too (`kv_cache_quant_algo`).
 _OF_NVIDIA = re.compile(r"\bnvidia/[\w.-]+-(?:NV)?FP[48]\b")
 _SEQUENCE = re.compile(r"sequence length ([\d,]+): of your data loader")  # one of `deepspeed`
@@ -229,6 +230,12 @@ def _with_text(launch: Launch, text: str, settings: Watched) -> Launch:
             hardware=launch.hardware or origin["hardware"].rstrip(","),
         )
     launch = replace(launch, hardware=launch.hardware or machine(text, settings))
+    if adapters := [key for key in settings if _ADAPTERS.match(str(key))]:
+        note = (
+            f"{listed(adapters)}: adapters are not planned, but training of all weights, with more "
+            "memory and traffic."
+        )
+        launch = replace(launch, notes=(*launch.notes, note))
     if isinstance(launch, ServingLaunch):
         launch = replace(launch, copies=replicas(text) or 1)
         if (repository := _OF_NVIDIA.search(text)) and launch.kv in (None, "bf16"):

@@ -49,7 +49,7 @@ _AS_PLANNED = {
     "mixed_precision", "deepspeed_activation_checkpointing", "disable_radix_cache",
     "num_layers_per_pipeline_stage",
 }  # fmt: skip
-_VALUES_AS_PLANNED = (None, False, 0, "none", "null", "auto", "bf16", "bfloat16")
+_VALUES_AS_PLANNED = (None, False, 0, "none", "None", "null", "auto", "bf16", "bfloat16")
 
 
 def misspelled(settings: Settings, framework: str, asked: Collection[str] = ()) -> list[str]:

@@ -37,6 +37,7 @@ _SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
 }
 _SCHEDULE = "parallelism.pipeline_parallel_schedule"
+_SELECTIVE = "activation_checkpoint.selective_ac_option"  # until 0.2: "op", or a number
 _ROTATION = "parallelism.context_parallel_rotate_method"  # until 0.2: "allgather" or "alltoall"
 _AS_ZB_V = "DualPipeV"  # the chunks of a stage in the same order, and its overlap besides
 # Preset -> module and configuration in torchtitan's config_registry files.
@@ -219,6 +220,12 @@ def _converters(values: dict[str, Any]) -> str:
 def _notes(values: dict[str, Any], converters: str) -> list[str]:
     """What the file sets and the plan has otherwise."""
     notes = []
+    layers = str(values.get(_SELECTIVE, "op"))
+    if layers.isdecimal() and layers not in ("0", "1"):
+        notes.append(
+            f"selective_ac_option {layers}: the run recomputes one of {layers} layers; the plan "
+            "none, which takes more memory."
+        )
     if re.search(r"mxfp8|\bmx\b", converters):
         notes.append("the converter for MX formats is planned as fp8, without scales of blocks.")
     gathers = [path for path, value in values.items() if path.endswith("float8_all_gather")]
@@ -362,6 +369,9 @@ def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
     for word in words_of(settings):
         if word.startswith("activation-checkpoint:"):
             mode = word.partition(":")[2]
+    layers = str(values.get(_SELECTIVE, "op"))
+    if mode == "selective" and layers.isdecimal():  # of every n-th layer, all
+        return "full" if layers == "1" else "none"
     return {"full": "full", "selective": "dots", "none": "none"}.get(mode)
 
 

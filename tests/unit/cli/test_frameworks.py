@@ -175,3 +175,12 @@ def test_the_batch_of_the_command_line_replaces_the_file(
     document = json.loads(run(*words).out)
     assert document["workload"]["batch"] == 128
     assert document["strategy"]["mesh"]["fsdp"] == 64
+
+
+def test_a_gpu_of_an_engine_is_as_many_as_the_file_starts(tmp_path: Path) -> None:
+    file = tmp_path / "a.sh"
+    command = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct"
+    file.write_text(f"{command} --dp-size 4 --tp-size 2 --context-length 8192\n")
+    done = run(*["import", str(file), "a100"])
+    assert done.code == 0
+    assert "4 engines of tensor 2 on a100:8" in " ".join(done.out.split())

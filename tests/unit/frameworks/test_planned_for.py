@@ -97,12 +97,10 @@ def test_sums_of_maxtext_are_of_whole_gradients(options: str, zero: int) -> None
         ("megatron", "ring", 1),
         ("nemo", "ring", 1),
         ("megatron", "gather", 0),
-        ("maxtext", "ring", 0),
+        ("maxtext", "ring", 1),
     ],
 )
-def test_a_ring_has_no_windows_in_transformer_engine(
-    framework: str, kind: str, n_limits: int
-) -> None:
+def test_a_ring_has_no_windows(framework: str, kind: str, n_limits: int) -> None:
     job = sw.Train(batch=64, seq=8192, framework=framework, remat="full")
     mesh = sw.Mesh(fsdp=8, context=2)
     words = {"context_kind": kind}
@@ -131,3 +129,49 @@ def test_gradients_of_deepspeed_are_wider_under_zero_1_alone(zero: int, in_file:
     assert (settings.get("data_types") == {"grad_accum_dtype": "fp32"}) == in_file
     said = [note for note in export.notes if "gradients in fp32: under ZeRO-3 in bf16" in note]
     assert bool(said) != in_file
+
+
+@pytest.mark.parametrize(
+    ("machine", "attention"), [("h100:16", "cudnn_flash_te"), ("v5p:2x2x4", None)]
+)
+def test_the_attention_of_maxtext_knows_tokens_of_other_ranks(
+    machine: str, attention: str | None
+) -> None:
+    job = sw.Train(batch=64, seq=8192, framework="maxtext", remat="full")
+    words = {"context_kind": "gather"}
+    mesh = sw.Mesh(fsdp=8, context=2)
+    plan = sw.evaluate(sw.model("llama3-8b"), sw.hardware(machine), job, mesh, words)
+    settings = simple_yaml.read(registry.export(plan, "maxtext").text, "x.yml")
+    assert settings.get("attention") == attention
+
+
+def test_what_recipes_of_nemo_set_for_other_layouts_is_reset() -> None:
+    job = sw.Train(batch=512, seq=4096, framework="nemo", remat="full")
+    mesh = sw.Mesh(fsdp=16, expert=8)
+    plan = sw.evaluate(sw.model("mixtral-8x7b"), sw.hardware("h100:128"), job, mesh)
+    text = registry.export(plan, "nemo").text
+    for line in (
+        "model.config.moe_enable_deepep=False",
+        "trainer.strategy.num_layers_in_first_pipeline_stage=None",
+        "trainer.strategy.num_layers_in_last_pipeline_stage=None",
+        "trainer.strategy.ddp.grad_reduce_in_fp32=True",
+    ):
+        assert line in text
+    assert "not read" not in " ".join(registry.read(text, "a.sh").launch.notes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "asked"),
+    [
+        ({"data": 2, "fsdp": 4, "tensor": 2}, "data 2 with tensor 2 under ZeRO-3"),
+        ({"fsdp": 4, "tensor": 2, "context": 2}, "context 2 with tensor 2"),
+    ],
+)
+def test_tensor_parallelism_beside_which_deepspeed_has_no_groups(
+    sizes: dict[str, int], asked: str
+) -> None:
+    job = sw.Train(batch=64, seq=8192, framework="deepspeed", remat="full")
+    words = {"context_kind": "ulysses"} if "context" in sizes else {}
+    plan = sw.evaluate(sw.model("llama3-8b"), sw.hardware("h100:16"), job, sw.Mesh(**sizes), words)
+    with pytest.raises(BadInput, match=asked):
+        registry.export(plan, "deepspeed")

@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_dtype_is_named(dtype: str, n_notes: int) -> Non
     job = sw.Serve(context=4096, weights=dtype, kv="bf16", compute="bf16")
     plan = sw.plan(sw.model("gpt-oss-120b"), sw.hardware("h100:8"), job, disaggregate=False)
     notes = registry.export(plan, "vllm").notes
-    assert sum("is in mxfp4, which engines do not quantize" in note for note in notes) == n_notes
+    assert sum("is in mxfp4, and the plan in fp8" in note for note in notes) == n_notes
 
 
 @pytest.mark.parametrize(
@@ -224,3 +224,57 @@ def test_traffic_that_megatron_waits_for(flags: str, waits_for: str) -> None:
     ]
     assert len(notes) == bool(waits_for)
     assert waits_for in "".join(notes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_notes"),
+    [("--use_peft --lora_r 16 --load_in_4bit", 1), ("--use_lora True", 1), ("--bf16 True", 0)],
+)
+def test_adapters_are_not_planned(flags: str, n_notes: int) -> None:
+    script = f"torchrun train.py --deepspeed ds.json --per_device_train_batch_size 1 {flags}"
+    notes = registry.read(script, "a.sh").launch.notes
+    assert sum("adapters are not planned" in note for note in notes) == n_notes
+
+
+@pytest.mark.parametrize(
+    ("option", "remat", "n_notes"), [("op", "dots", 0), ("1", "full", 0), ("2", "none", 1)]
+)
+def test_torchtitan_recomputes_every_nth_layer(option: str, remat: str, n_notes: int) -> None:
+    text = (
+        "[training]\nlocal_batch_size = 1\n[parallelism]\ndata_parallel_shard_degree = 8\n"
+        f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "{option}"\n'
+    )
+    launch = registry.read(text, "a.toml").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.remat == remat
+    assert sum("selective_ac_option" in note for note in launch.notes) == n_notes
+
+
+@pytest.mark.parametrize(
+    ("flags", "remat"),
+    [
+        ("--activations-checkpoint-method uniform", "full"),
+        ("--tensor-model-parallel-size 2 --sequence-parallel", "norms"),
+        ("--tensor-model-parallel-size 2", "none"),
+        ("--sequence-parallel", "none"),
+    ],
+)
+def test_what_megatron_recomputes_without_its_newer_flags(flags: str, remat: str) -> None:
+    """Sequences that are sharded over `tensor` are gathered again in the backward pass."""
+    launch = registry.read(f"python pretrain_gpt.py --bf16 {flags}", "a.sh", "megatron").launch
+    assert isinstance(launch, TrainingLaunch)
+    assert launch.remat == remat
+
+
+def test_sequences_of_maxtext_are_sharded_over_tensor() -> None:
+    text = f"{MAXTEXT}ici_tensor_parallelism: 2\nici_tensor_sequence_parallelism: 4\n"
+    launch = registry.read(text, "a.yml").launch
+    assert launch.sizes["tensor"] == 8
+    assert launch.ignored == ()
+
+
+@pytest.mark.parametrize(("tensor", "n_notes"), [(4, 1), (1, 0)])
+def test_tensor_parallelism_of_deepspeed_has_all_tokens(tensor: int, n_notes: int) -> None:
+    settings = {**DEEPSPEED, "tensor_parallel": {"autotp_size": tensor}}
+    notes = registry.read(json.dumps(settings), "a.json").launch.notes
+    assert sum("without sequence parallelism" in note for note in notes) == n_notes

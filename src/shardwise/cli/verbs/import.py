@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import Annotated
@@ -81,7 +82,7 @@ def run(
         if dtype:
             inputs.refuse("--dtype is for serving: the weights of an engine.")
     else:
-        machine = inputs.read(parse_machine, hardware)
+        machine = inputs.read(parse_machine, _sized(hardware, launch))
         sequences = inputs.optional(units.parse_whole, batch, "--batch")
         length = inputs.optional(units.parse_length, context, "--context")
         inputs.optional(units.bytes_per_element, dtype)
@@ -134,10 +135,13 @@ def run(
     return _answer(plan, title, file, like=like, verbose=verbose, as_json=json)
 
 
-def _sized(hardware: str, launch: TrainingLaunch) -> str:
+def _sized(hardware: str, launch: Launch) -> str:
     """A machine; of a GPU alone, as many as the file starts: `h100` -> `h100:64`."""
+    n_chips = launch.n_chips
+    if isinstance(launch, ServingLaunch) and launch.replicas * launch.copies > 1:
+        n_chips = launch.replicas * launch.copies * math.prod(launch.sizes.values())
     is_gpu = hardware in chip_names() and catalog_chip(hardware).kind == "gpu"
-    return f"{hardware}:{launch.n_chips}" if is_gpu and launch.n_chips else hardware
+    return f"{hardware}:{n_chips}" if is_gpu and n_chips else hardware
 
 
 def _note_sequences(path: str, plan: ServingPlan, asked: int | None) -> None:

@@ -193,6 +193,14 @@ def _deepspeed(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iter
         ),
         (sizes["context"] == 1) | (sizes["tensor"] == 1),
     )
+    yield (
+        FrameworkLimit(
+            asked="data {layout.mesh.data} with tensor {layout.mesh.tensor} under ZeRO-3",
+            has="its groups with a copy of the weights (ZeRO++) are of neighbouring ranks, which "
+            "hold other shards of tensor",
+        ),
+        (layout.zero < 3) | (sizes["data"] == 1) | (sizes["tensor"] == 1),
+    )
     for role in ("data", "context"):
         yield (
             FrameworkLimit(
@@ -206,6 +214,14 @@ def _deepspeed(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iter
 
 def _maxtext(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iterator[Rule]:
     sizes = layout.sizes
+    if layout.context_kind == "ring" and any(a.window for a, _ in model.attentions):
+        yield (
+            FrameworkLimit(
+                asked="context {layout.mesh.context} by ring with windows of attention",
+                has="its ring has a causal mask alone, and gather has windows",
+            ),
+            sizes["context"] == 1,
+        )
     if chip.kind == "gpu":
         yield (
             FrameworkLimit(asked='context "ulysses" on GPUs', has="it has Ulysses on TPUs only"),
