@@ -16,7 +16,7 @@ from shardwise.check.hlo.text import Instruction, Module, parse
 from shardwise.check.notes import CYCLES_NOTE
 from shardwise.check.timeline.build import TimedProgram, time_program
 from shardwise.check.timeline.durations import MODES
-from shardwise.check.timeline.kernels import attention_cost
+from shardwise.check.timeline.kernels import call_cost, is_attention
 from shardwise.check.timeline.lower import Lockstep
 from shardwise.check.timeline.places import DevicePlaces, compiler_places
 from shardwise.check.timeline.result import Timeline
@@ -58,7 +58,7 @@ class AnalyzedProgram:
         """FLOPs of attention kernels in a step on one device."""
         flops = 0
         for op in self.ops:
-            if attention_cost(op.instruction) is not None:
+            if is_attention(op.instruction):
                 flops += op.flops
         return float(flops)
 
@@ -134,7 +134,7 @@ def analyze_program(
         compiled=compiled,
         module=module,
         timings=timings,
-        ops=program_costs(module, attention_cost, run_counts),
+        ops=program_costs(module, call_cost, run_counts),
         collectives=collectives(module, compiled.mesh, run_counts),
         peak=peak,
         flops_per_s=chip_flops_per_s and chip_flops_per_s / target.devices_per_chip,

@@ -10,7 +10,7 @@ from shardwise.check.explained.bounds import lower_bound
 from shardwise.check.hlo.collectives import Collective, collectives
 from shardwise.check.hlo.costs import Cost, instruction_cost
 from shardwise.check.hlo.text import Module, parse
-from shardwise.check.timeline.kernels import attention_cost
+from shardwise.check.timeline.kernels import call_cost
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip
 from shardwise.profile.categories import is_product
@@ -77,7 +77,7 @@ def instruction_costs(module: Module, names: Iterable[str]) -> dict[str, Cost]:
     """The costs of operations of a program."""
     costs = {}
     for computation, instruction in named_instructions(module, names):
-        cost, _ = instruction_cost(module, computation, instruction, attention_cost)
+        cost, _ = instruction_cost(module, computation, instruction, call_cost)
         if not cost.flops and is_product(instruction.op_name):
             cost = replace(cost, flops=summed_flops(module, computation, instruction))
         costs[instruction.name] = cost

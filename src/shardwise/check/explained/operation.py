@@ -23,7 +23,7 @@ from shardwise.check.hlo.forms import COLLECTIVES, is_idle
 from shardwise.check.hlo.loops import CONTROL_FLOW, trip_count
 from shardwise.check.hlo.scopes import einsum_text, model_operation
 from shardwise.check.hlo.text import Computation, Instruction, Module
-from shardwise.check.timeline.kernels import attention_cost
+from shardwise.check.timeline.kernels import call_cost
 from shardwise.plan.collectives import STEPS
 
 _NOT_NAMED = ("fusion", "convert", "broadcast", "reshape", "custom-call")
@@ -140,7 +140,7 @@ def explain(program: Program, computation: Computation, instruction: Instruction
     module = program.module
     inside = list(instructions_inside(module, computation, instruction))
     collectives = _collectives_of(program, instruction, inside)
-    cost, _ = instruction_cost(module, computation, instruction, attention_cost)
+    cost, _ = instruction_cost(module, computation, instruction, call_cost)
     n_trips = None
     if instruction.opcode == "while":
         n_trips = trip_count(module, computation, instruction)

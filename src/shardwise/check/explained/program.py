@@ -12,7 +12,7 @@ from shardwise.check.hlo.collectives import Collective, collectives
 from shardwise.check.hlo.costs import ScheduledOp, program_costs
 from shardwise.check.hlo.loops import RunCounts, count_runs
 from shardwise.check.hlo.text import Module
-from shardwise.check.timeline.kernels import attention_cost
+from shardwise.check.timeline.kernels import call_cost
 from shardwise.check.timeline.network import Network
 from shardwise.errors import BadInput
 from shardwise.hardware import Chip
@@ -48,7 +48,7 @@ class Program:
     @functools.cached_property
     def ops(self) -> list[ScheduledOp]:
         """Every scheduled instruction with its cost."""
-        return program_costs(self.module, attention_cost, self.run_counts)
+        return program_costs(self.module, call_cost, self.run_counts)
 
     @functools.cached_property
     def collectives(self) -> list[Collective]:

@@ -12,7 +12,7 @@ from shardwise.check.hlo.loops import count_runs
 from shardwise.check.hlo.scopes import scope
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.timeline.durations import DeviceRates, OpWork
-from shardwise.check.timeline.kernels import attention_cost, head_dim
+from shardwise.check.timeline.kernels import call_cost, head_dim
 from shardwise.check.timeline.lower import Lockstep, Lowering
 from shardwise.check.timeline.network import Network
 from shardwise.check.timeline.places import DevicePlaces
@@ -73,7 +73,7 @@ def time_program(
 
     def custom_call_cost(instruction: Instruction) -> Cost | None:
         cost = kernel_cost(instruction) if kernel_cost else None
-        return attention_cost(instruction) if cost is None else cost
+        return call_cost(instruction) if cost is None else cost
 
     def work_of(computation: Computation, instruction: Instruction) -> OpWork:
         op = ops_by_name.get((computation.name, instruction.name))

@@ -20,7 +20,7 @@ from shardwise.check.hlo.shape import HBM, Shape, parse_shapes
 from shardwise.check.hlo.text import Instruction
 from shardwise.estimate.kernels import tiled_keys
 from shardwise.estimate.training.chip_rates import GPU_MASK_TILE
-from shardwise.runtime.kernels import kernel_cost
+from shardwise.runtime.kernels.kernel_cost import of_name
 
 # Matmuls per block of scores: (those over the head dim of queries, those over that of values).
 # The forward pass computes s, and o. A backward kernel for all gradients computes s, dq, dk, and
@@ -39,19 +39,35 @@ _SPLASH_DKV = ("splash_mha_dkv", "splash_mqa_dkv")
 _CUDNN = {"__cudnn$fmhaSoftmax": _FORWARD, "__cudnn$fmhaSoftmaxBackward": _ALL_GRADIENTS}
 
 
+def call_cost(instruction: Instruction) -> Cost | None:
+    """FLOPs and bytes of a call of a kernel for GPUs that states them, or of attention.
+
+    None for any other instruction.
+    """
+    stated = of_name(instruction.op_name) if instruction.opcode == "custom-call" else None
+    if not stated:
+        return attention_cost(instruction)
+    return Cost(
+        flops=stated.flops,
+        elementwise=0,
+        hbm_bytes=stated.hbm_bytes,
+        dtype=instruction.shapes[0].dtype,
+        products=() if is_attention(instruction) else ((instruction.op_name, stated.flops),),
+    )
+
+
+def is_attention(instruction: Instruction) -> bool:
+    """Whether an instruction calls an attention kernel."""
+    if instruction.opcode == "custom-call" and of_name(instruction.op_name):
+        return "paged_attention" in instruction.op_name
+    return attention_cost(instruction) is not None
+
+
 def attention_cost(instruction: Instruction) -> Cost | None:
     """FLOPs and bytes of a call of an attention kernel, None for any other instruction.
 
     All operands count as read from HBM, since the call does not state their memory space.
     """
-    stated = kernel_cost.of_name(instruction.op_name)
-    if stated and instruction.opcode == "custom-call":
-        return Cost(
-            flops=stated.flops,
-            elementwise=0,
-            hbm_bytes=stated.hbm_bytes,
-            dtype=instruction.shapes[0].dtype,
-        )
     matmul_counts = _matmul_counts(instruction)
     tensors = _float_operands(instruction)
     if matmul_counts is None or len(tensors) < 3:

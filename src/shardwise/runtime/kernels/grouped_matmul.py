@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.runtime.kernels import grouped_matmul_gpu
 from shardwise.runtime.weights.quantized import is_narrow, sum_dtype
 
 Array = jax.Array
@@ -41,6 +42,8 @@ def grouped_matmul(
     """
     if takes_stacks(platform, x_RI.dtype):
         return by_megablox(x_RI, w_EIJ, sizes_E, first)
+    if platform == "gpu" and grouped_matmul_gpu.supports(x_RI, w_EIJ):
+        return grouped_matmul_gpu.multiply(x_RI, w_EIJ, sizes_E)
     return by_xla(x_RI, w_EIJ, sizes_E)
 
 

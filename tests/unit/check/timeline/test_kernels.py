@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardwise.check.hlo.text import parse
-from shardwise.check.timeline.kernels import attention_cost, head_dim
+from shardwise.check.timeline.kernels import attention_cost, call_cost, head_dim, is_attention
 
 CALL = """HloModule attention, is_scheduled=true
 
@@ -131,3 +131,19 @@ def test_flash_attention_of_cudnn(target, products, mask, window, share, layout)
     )
     found = attention_cost(parse(text).entry_computation.instructions["call"]).flops
     assert found == pytest.approx(products * SQUARE * share, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "of_attention"), [("paged_attention", 1), ("grouped_matmul", 0)])
+def test_a_kernel_for_gpus_states_its_cost_in_its_name(name, of_attention):
+    instruction = call(f"{name}_80flops_7bytes", target="__gpu$xla.gpu.triton")
+    cost = call_cost(instruction)
+    assert (cost.flops, cost.hbm_bytes, cost.dtype) == (80, 7, "bf16")
+    assert is_attention(instruction) == of_attention
+    assert len(cost.products) == 1 - of_attention
+
+
+def test_of_other_calls_the_cost_is_that_of_attention():
+    instruction = call()
+    assert is_attention(instruction)
+    assert call_cost(instruction) == attention_cost(instruction)
+    assert not is_attention(call("my_kernel"))
