@@ -25,6 +25,17 @@ _LABEL = re.compile(
     rf"({re.escape(ACCELERATOR_LABEL)}|{re.escape(TOPOLOGY_LABEL)})[\"']?\s*:\s*[\"']?([\w-]+)"
 )
 _REPLICAS = re.compile(r"""^[\s-]*["']?replicas["']?\s*:\s*["']?(\d+)""", re.M)
+_SBATCH = r"^#SBATCH\s+[^#\n]*?"
+_NODES = re.compile(rf"{_SBATCH}(?:--nodes[= ]|-N\s*)(\d+)\b(?!-)", re.M)
+# GPUs of a node, or its processes, of which each has one if there are several.
+_OF_A_NODE = tuple(
+    re.compile(_SBATCH + form, re.M)
+    for form in (
+        r"--gpus-per-node[= ](?:\w+:)?(\d+)",
+        r"--gres[= ]gpu:(?:\w+:)?(\d+)",
+        r"--ntasks-per-node[= ]([2-9]|\d\d+)\b",
+    )
+)
 # `v5p-128` counts TensorCores, as `hardware` does; `tpu7x-4x4x4` has a shape.
 _DEVICE_TYPE = re.compile(r"(?:tpu)?(v?\d+[a-z]*)-(\d+(?:x\d+)*)")
 
@@ -56,6 +67,13 @@ def machine(text: str, settings: Settings) -> str | None:
         return None
     n_slices = int(numbers[0]) if numbers else 1
     return slice_name if n_slices <= 1 else f"{slice_name}*{n_slices}"
+
+
+def slurm_chips(text: str) -> int | None:
+    """GPUs that the `#SBATCH` lines of a script ask for; None if they do not say."""
+    nodes = _NODES.search(text)
+    counts = [count for form in _OF_A_NODE if (count := form.search(text))]
+    return int(nodes[1]) * int(counts[0][1]) if nodes and counts else None
 
 
 def replicas(text: str) -> int | None:

@@ -26,7 +26,7 @@ from shardwise.frameworks import (
     torchtitan,
     vllm,
 )
-from shardwise.frameworks.cluster_machine import machine, replicas
+from shardwise.frameworks.cluster_machine import machine, replicas, slurm_chips
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -236,6 +236,8 @@ def _with_text(launch: Launch, text: str, settings: Watched) -> Launch:
             "memory and traffic."
         )
         launch = replace(launch, notes=(*launch.notes, note))
+    if isinstance(launch, TrainingLaunch) and not launch.n_chips:
+        launch = replace(launch, n_chips=slurm_chips(text))
     if isinstance(launch, ServingLaunch):
         launch = replace(launch, copies=replicas(text) or 1)
         if (repository := _OF_NVIDIA.search(text)) and launch.kv in (None, "bf16"):

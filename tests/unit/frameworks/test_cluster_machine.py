@@ -64,3 +64,19 @@ def test_a_manifest_names_its_machine(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("b.sh").write_text("python train.py ici_fsdp_parallelism=8 --device-type=tpu7x-2x2x1")
     answer = run("import", "b.sh", "--from", "maxtext")
     assert "Add MODEL: shardwise import FILE MODEL." in " ".join(answer.err.split())
+
+
+@pytest.mark.parametrize(
+    ("lines", "n_chips"),
+    [
+        ("#SBATCH --nodes=32 --ntasks-per-node=8", 256),
+        ("#SBATCH -N 4\n#SBATCH --gpus-per-node=h100:8\n#SBATCH --ntasks-per-node=1", 32),
+        ("#SBATCH --nodes 2\n#SBATCH --gres=gpu:a100:4", 8),
+        ("#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1", None),  # one that starts the others
+        ("#SBATCH --nodes=2-4 --ntasks-per-node=8", None),
+        ("#SBATCH --ntasks-per-node=8", None),
+    ],
+)
+def test_gpus_of_a_batch_script_are_counted(lines: str, n_chips: int | None) -> None:
+    script = f"#!/bin/bash\n{lines}\nsrun python pretrain_gpt.py --bf16\n"
+    assert registry.read(script, "a.sbatch", "megatron").launch.n_chips == n_chips

@@ -38,6 +38,7 @@ def no_strategy(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
     if isinstance(n_chunks, int) and job.tokens_per_step % n_chunks:
         problems.append(f"loss_chunks {n_chunks} does not divide the tokens of a chip.")
     problems += _contradictions(system, fixed)
+    problems += _microbatches(job, fixed)
     problems += _any_layout(model, system, job, fixed)
     if fixed.names:
         names = " and ".join(fixed.names)
@@ -72,6 +73,19 @@ def _any_layout(model: ModelConfig, system: System, job: Train, fixed: Fixed) ->
         f"{best.mesh} fits, but {runner} does not run it: {' '.join(reasons)} "
         "--any-layout plans it."
     )
+
+
+def _microbatches(job: Train, fixed: Fixed) -> Iterator[str]:
+    """A batch that the fixed microbatches and shards do not divide, or do not make."""
+    names = ("micro_batch", "n_microbatches", "data", "fsdp", "expert")
+    factors = {name: n for name in names if (n := fixed.numbers.get(name, 1)) > 1}
+    product = math.prod(factors.values())
+    is_whole = {*names} <= {*fixed}
+    if job.batch % product or (is_whole and job.batch != product):
+        yield (
+            f"{' x '.join(f'{name} {n}' for name, n in factors.items())} = {product:,} sequences "
+            f"{'are not' if is_whole else 'do not divide'} the batch of {job.batch:,}."
+        )
 
 
 def _contradictions(system: System, fixed: Fixed) -> Iterator[str]:

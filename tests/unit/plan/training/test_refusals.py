@@ -156,3 +156,19 @@ def test_machines_nearby(machine: str) -> None:
     for other in nearby(system):
         assert system.n_chips / 2 <= other.n_chips <= 2 * system.n_chips
         assert sw.hardware(other.name) == other
+
+
+@pytest.mark.parametrize(
+    ("fixed", "product"),
+    [
+        ({"micro_batch": 3, "data": 2}, "micro_batch 3 x data 2 = 6 sequences do not divide the"),
+        (
+            {"micro_batch": 1, "n_microbatches": 2, "data": 8, "fsdp": 1, "expert": 1},
+            "n_microbatches 2 x data 8 = 16 sequences are not the batch of 128",
+        ),
+    ],
+)
+def test_microbatches_that_do_not_make_the_batch(fixed: dict[str, int], product: str) -> None:
+    job = sw.Train(batch=128, seq=4096)
+    with pytest.raises(NoStrategy, match=product):
+        sw.plan(sw.model("llama3-8b"), sw.hardware("h100:8"), job, fixed)
