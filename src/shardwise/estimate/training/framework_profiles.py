@@ -48,7 +48,7 @@ def framework_of(job: Train, chip: Chip) -> str:
         return job.framework or UNKNOWN_FRAMEWORK
     if job.framework not in ("", *ON_TPU):
         raise BadInput(
-            f"{job.framework} has no published runs on TPUs. Of {chip.name}, the rates are known "
+            f"{job.framework} runs on GPUs. Of {chip.name}, the rates are known "
             f"under {' and '.join(ON_TPU)}: name one of them, or none."
         )
     return job.framework or ON_TPU[0]

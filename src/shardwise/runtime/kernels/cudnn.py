@@ -22,6 +22,7 @@ MIN_COMPUTE_CAPABILITY = 8  # major version; V100 (7.0) and T4 (7.5) have no fla
 # Widest heads in training, of cuDNN 9.18 (its page on attention): those of all GPUs, and of Hopper.
 # Newer GPUs have some between the two, of which JAX admits all; this module uses the widest alone.
 MAX_HEAD_WIDTH, MAX_WIDE_HEAD = 128, 256
+LATENT_SINCE = 91000  # version of cuDNN, as JAX tests
 LATENT_WIDTHS = (192, 128)  # queries and values of DeepSeek's latent attention, since Hopper
 # Parameters of JAX's function for the gradients. It is private: JAX has no public function that
 # takes the logsumexp of all keys where `k_BKSH` are some of them.
@@ -44,7 +45,7 @@ def supports(a: Attention, q_BTNH: Array, v_BSKH: Array, mask: Array | None) -> 
 def takes_narrow_values(q_BTNH: Array, v_BSKH: Array) -> bool:
     """Whether `attend_narrow_values` can be used, which spares the padding of values."""
     widths = (q_BTNH.shape[-1], v_BSKH.shape[-1])
-    is_supported = widths == LATENT_WIDTHS and _is_16_bit(q_BTNH) and is_installed()
+    is_supported = widths == LATENT_WIDTHS and _is_16_bit(q_BTNH) and version() >= LATENT_SINCE
     return is_supported and is_at_least(HOPPER) and _attention_function() is not None
 
 
@@ -155,15 +156,20 @@ def _attention_function() -> Any:
     return function if {*ATTENTION_PARAMETERS} <= names else None
 
 
-@functools.cache
 def is_installed() -> bool:
-    """Whether JAX finds cuDNN, by a private function: JAX has no public one."""
+    """Whether JAX finds cuDNN."""
+    return version() > 0
+
+
+@functools.cache
+def version() -> int:
+    """Version of cuDNN that JAX finds, as 91002 for 9.10.2, by a private function; 0 for none."""
     try:
         from jax._src.cudnn.fused_attention_stablehlo import check_cudnn_version
 
-        return int(check_cudnn_version()) > 0
+        return int(check_cudnn_version())
     except (ImportError, RuntimeError):
-        return False
+        return 0
 
 
 def is_too_old(device: Any) -> bool:

@@ -26,7 +26,7 @@ def array(width: int = 64, dtype: Any = jnp.bfloat16) -> Any:
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "is_installed", lambda: True)
+    monkeypatch.setattr(cudnn, "version", lambda: 91800)
 
 
 def test_16_bits_with_its_own_mask_do() -> None:
@@ -72,7 +72,7 @@ def test_the_compute_capability_allows_wide_heads(capability: str, widths: set[i
 
 
 def test_without_cudnn_nothing_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "is_installed", lambda: False)
+    monkeypatch.setattr(cudnn, "version", lambda: 0)
     assert not cudnn.supports(PLAIN, array(), array(), None)
 
 
@@ -93,3 +93,11 @@ def test_chips_from_before_its_flash_attention_are_told_apart(
     mesh: Any = SimpleNamespace(devices=np.array([device], dtype=object))
     assert RoleMesh(jax_mesh=mesh, axes={}, sizes={}).platform == platform
     assert platform in ragged.PLATFORMS
+
+
+def test_values_narrower_than_queries_need_a_newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    with compiling_for("9.0"):
+        assert cudnn.takes_narrow_values(array(192), array(128))
+        monkeypatch.setattr(cudnn, "version", lambda: 90800)
+        assert not cudnn.takes_narrow_values(array(192), array(128))
+        assert cudnn.supports(PLAIN, array(192), array(128), None)  # padded, on Hopper

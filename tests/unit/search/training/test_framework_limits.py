@@ -77,7 +77,7 @@ def test_what_the_user_fixes_is_kept() -> None:
 def test_a_framework_of_gpus_is_refused_on_a_tpu() -> None:
     job = Train(batch=8, seq=128, framework="megatron")
     assert framework_of(job, catalog_chip("h100")) == "megatron"
-    with pytest.raises(BadInput, match=r"megatron has no published runs on TPUs.*maxtext"):
+    with pytest.raises(BadInput, match=r"megatron runs on GPUs.*maxtext"):
         framework_of(job, catalog_chip("v5p"))
     assert framework_of(Train(batch=8, seq=128), catalog_chip("v5p")) == "maxtext"
 
