@@ -118,8 +118,8 @@ def _context(run: TrainingRun, *, is_gpu: bool) -> Settings:
     """How tokens are shared out, and on TPUs the one kernel that has ring and Ulysses."""
     kind = run.layout.context_kind
     settings: Settings = {"context_parallel_strategy": _CONTEXT[kind]}
-    if is_gpu:
-        settings["attention"] = "cudnn_flash_te"  # the others have no tokens of other ranks
+    if is_gpu:  # other kinds of attention have no tokens of other ranks
+        settings |= {"attention": "cudnn_flash_te", "packing": False}
     elif kind != "gather":
         settings |= {"attention": "flash", "use_tokamax_splash": True}
         if kind == "ulysses":
