@@ -76,7 +76,7 @@ def test_the_stops_beside_a_focused_slider_are_asked_for_ahead(page: Page, addre
     frames = "performance.getEntriesByType('resource').filter(e => e.name.endsWith('/api/frame'))"
     n_frames = page.run(f"{frames}.length")
     page.run("document.getElementById('slider-flops').focus()")
-    page.wait(f"{frames}.length === {n_frames + 2}")  # one stop to each side
+    page.wait(f"{frames}.length >= {n_frames + 2}")  # one stop to each side, perhaps one on its way
     move(page, "flops", "ArrowRight")
     ahead = facts(page)
     assert ahead["answer"] != before["answer"]
