@@ -70,7 +70,7 @@ def read(settings: Settings) -> TrainingLaunch:
         offload=("optimizer",) if is_offloaded else (),
         notes=(
             *_notes(settings, strategy, half, is_offloaded=is_offloaded),
-            *([without_sequences(tensor)] if (tensor := sizes.get("tensor", 1)) > 1 else []),
+            *without_sequences(sizes.get("tensor", 1)),
         ),
         **trainer.words_of_run(settings),
     )

@@ -34,7 +34,7 @@ _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}
 def write(run: TrainingRun) -> Written:
     """The configuration of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
-    check_runs(run, "deepspeed", "deepspeed")
+    check_runs(run, "deepspeed")
     notes = unsaid(run, offloads=("optimizer",))
     values: dict[str, Any] = {
         "train_batch_size": job.batch,
@@ -49,7 +49,7 @@ def write(run: TrainingRun) -> Written:
         values[f"zero_optimization.{_HPZ}"] = mesh.fsdp * mesh.expert * mesh.context
     if mesh.tensor > 1:
         values["tensor_parallel.autotp_size"] = mesh.tensor
-        notes.append(without_sequences(mesh.tensor))
+        notes += without_sequences(mesh.tensor)
     if mesh.context > 1:
         values["sequence_parallel_size"] = mesh.context
     if mesh.expert > 1:
@@ -146,7 +146,7 @@ def read(settings: Settings) -> TrainingLaunch:
         compute=_half(settings),
         precision="fp32-master",
         dtypes=_dtypes(settings),
-        notes=(*_notes(settings), *([without_sequences(tensor)] if tensor > 1 else [])),
+        notes=(*_notes(settings), *without_sequences(tensor)),
         offload=("optimizer",) if _is_offloaded(settings, "optimizer") else (),
         ignored=tuple(_ignored(settings)),
         optimizer=names.get(str(setting(settings, "optimizer.type", "AdamW"))),

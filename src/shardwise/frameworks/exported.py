@@ -20,6 +20,7 @@ from shardwise.plan.schema.training import Plan
 from shardwise.search.model_sizes import divisors
 from shardwise.search.training.framework_limits import limit_of
 from shardwise.strategy.layout import Layout
+from shardwise.vocabulary import FRAMEWORK_ALIASES
 from shardwise.workload import Train
 
 Work = Literal["train", "serve"]
@@ -161,16 +162,13 @@ def refuse(framework: str, asked: str, has: str, nearest: str) -> BadInput:
     return BadInput(f"{framework} does not run {asked}: {has}. Nearest: plan again with {nearest}.")
 
 
-def check_runs(run: TrainingRun, framework: str, exported_to: str) -> None:
-    """Refuse a plan that is beyond the limits of a framework.
-
-    Args:
-        framework: as `plan` names it, whose search keeps within the limits.
-        exported_to: as `export` names it.
+def check_runs(run: TrainingRun, exported_to: str) -> None:
+    """Refuse a plan that is beyond the limits of a framework, within which its search keeps.
 
     Raises:
         BadInput: with the part of the plan that the framework does not run.
     """
+    framework = FRAMEWORK_ALIASES.get(exported_to, exported_to)
     limit = limit_of(framework, run.model, run.system.chip, run.layout)
     if limit:
         nearest = f"--framework {framework}"

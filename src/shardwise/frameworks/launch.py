@@ -224,6 +224,11 @@ class ServingLaunch(Launch):
     shares_experts: bool = False
     expert_note: str = ""
 
+    @property
+    def n_engines(self) -> int:
+        """Engines that the file starts at least."""
+        return self.replicas * self.copies
+
     def on(self, model: ModelConfig, context: int | None = None) -> ServingLaunch:
         """The launch with what depends on the model, and the notes on it.
 

@@ -64,7 +64,7 @@ def write(run: TrainingRun) -> Written:
     """The file of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
     notes = unsaid(run)
-    check_runs(run, "maxtext", "maxtext")
+    check_runs(run, "maxtext")
     settings: Settings = {"base_config": "base.yml"}
     model = MODELS.get(run.plan.model.name)
     if model:

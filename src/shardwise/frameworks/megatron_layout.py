@@ -9,7 +9,7 @@ GPUs: data parallelism is what the other sizes leave over. Experts are shared by
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwise import units
@@ -17,7 +17,6 @@ from shardwise.errors import BadFile
 from shardwise.frameworks import megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import TrainingRun, check_runs, no_number, number
 from shardwise.frameworks.launch import TrainingLaunch
-from shardwise.vocabulary import FRAMEWORK_ALIASES
 
 CP_COMM = {"ring": "p2p", "gather": "all_gather", "ulysses": "a2a"}
 # ZeRO stage -> sharding strategy of Megatron FSDP, which stages 2 and 3 need.
@@ -42,7 +41,7 @@ def write(
     """
     layout = run.layout
     mesh = layout.mesh
-    check_runs(run, FRAMEWORK_ALIASES.get(framework, framework), framework)
+    check_runs(run, framework)
     values: dict[str, Any] = {
         "tensor_model_parallel_size": mesh.tensor,
         "pipeline_model_parallel_size": mesh.pipe,
@@ -160,8 +159,8 @@ def read(
         layers = None
         virtual, notes = megatron_stages.read(written_out, mesh["pipe"])
     has_sequences = values.get("sequence_parallel", framework != "megatron")
-    if tensor > 1 and str(has_sequences).lower() == "false":
-        notes.append(without_sequences(tensor))
+    if str(has_sequences).lower() == "false":
+        notes += without_sequences(tensor)
     instances = sizes["num_distributed_optimizer_instances"]
     if zero in (1, 2) and instances > 1:
         notes.append(copies_of_state("num_distributed_optimizer_instances", instances))
@@ -255,12 +254,14 @@ def _size(values: Mapping[str, Any], name: str, framework: str) -> int:
     return value
 
 
-def without_sequences(tensor: int) -> str:
+def without_sequences(tensor: int) -> Iterator[str]:
     """That ranks of tensor parallelism have all tokens between blocks, and a plan's a shard."""
-    return (
-        f"tensor {tensor} without sequence parallelism: each rank has the activations of all "
-        f"tokens between blocks. The plan has 1/{tensor} of them, less memory than the run needs."
-    )
+    if tensor > 1:
+        yield (
+            f"tensor {tensor} without sequence parallelism: each rank has the activations of all "
+            f"tokens between blocks. The plan has 1/{tensor} of them, less memory than the run "
+            "needs."
+        )
 
 
 def copies_of_state(option: str, copies: int) -> str:

@@ -216,7 +216,7 @@ def default_batch(launch: ServingLaunch, machine: System | Chip) -> int | None:
 def _check_replicas(launch: ServingLaunch, system: System) -> None:
     """Refuse a machine that is too small for the engines that a file starts."""
     per_engine = math.prod(launch.sizes.values())
-    n_engines = launch.replicas * launch.copies
+    n_engines = launch.n_engines
     n_chips = n_engines * per_engine
     if n_engines > 1 and n_chips > system.n_chips:
         way = " by data parallelism" if launch.copies == 1 else ""

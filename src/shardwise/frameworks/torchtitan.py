@@ -63,7 +63,7 @@ _REMAT = {"full": "full", "dots": "selective", "mlp": "selective", "norms": "sel
 def write(run: TrainingRun) -> Written:
     """The script of a plan."""
     layout, mesh = run.layout, run.layout.mesh
-    check_runs(run, "torchtitan", "torchtitan")
+    check_runs(run, "torchtitan")
     notes = unsaid(run)
     module, config = _CONFIGS.get(run.plan.model.name, ("MODULE", "CONFIG"))
     if module == "MODULE":
@@ -220,8 +220,7 @@ def _converters(values: dict[str, Any]) -> str:
 def _notes(values: dict[str, Any], converters: str) -> list[str]:
     """What the file sets and the plan has otherwise."""
     notes = []
-    layers = str(values.get(_SELECTIVE, "op"))
-    if layers.isdecimal() and layers not in ("0", "1"):
+    if (layers := _selected(values) or 0) > 1:
         notes.append(
             f"selective_ac_option {layers}: the run recomputes one of {layers} layers; the plan "
             "none, which takes more memory."
@@ -369,10 +368,15 @@ def _read_remat(settings: Settings, values: dict[str, Any]) -> str | None:
     for word in words_of(settings):
         if word.startswith("activation-checkpoint:"):
             mode = word.partition(":")[2]
-    layers = str(values.get(_SELECTIVE, "op"))
-    if mode == "selective" and layers.isdecimal():  # of every n-th layer, all
-        return "full" if layers == "1" else "none"
+    if mode == "selective" and (layers := _selected(values)) is not None:
+        return "full" if layers == 1 else "none"
     return {"full": "full", "selective": "dots", "none": "none"}.get(mode)
+
+
+def _selected(values: dict[str, Any]) -> int | None:
+    """The number n if selective recomputation is of all of every n-th layer, not of parts."""
+    layers = str(values.get(_SELECTIVE))
+    return int(layers) if layers.isdecimal() else None
 
 
 def knows(settings: Settings) -> int:

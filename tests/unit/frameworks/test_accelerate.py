@@ -143,7 +143,7 @@ def test_a_mesh_of_accelerate_is_read(option: str, mesh: Mesh) -> None:
     launch = sharded(PARALLEL.format(option=option))
     assert launch.mesh(16) == mesh
     assert launch.batch_per_chip == 16 / 4
-    assert launch.notes == (without_sequences(4),)
+    assert launch.notes == (*without_sequences(4),)
 
 
 def test_a_size_that_only_a_shell_knows_is_asked_for() -> None:

@@ -108,7 +108,7 @@ def run(
         if isinstance(launch, ServingLaunch):
             plan = replan.serving_plan(launch, config, machine, length, sequences, dtype or None)
             _note_sequences(path, plan, sequences or launch.batch)
-            _note_engines(path, plan, launch.replicas * launch.copies)
+            _note_engines(path, plan, launch.n_engines)
             if launch.chunk and launch.chunk < MAX_TOKENS:
                 note(
                     f"{path} has passes of {launch.chunk:,} tokens at most; plans have passes of "
@@ -138,8 +138,8 @@ def run(
 def _sized(hardware: str, launch: Launch) -> str:
     """A machine; of a GPU alone, as many as the file starts: `h100` -> `h100:64`."""
     n_chips = launch.n_chips
-    if isinstance(launch, ServingLaunch) and launch.replicas * launch.copies > 1:
-        n_chips = launch.replicas * launch.copies * math.prod(launch.sizes.values())
+    if isinstance(launch, ServingLaunch) and launch.n_engines > 1:
+        n_chips = launch.n_engines * math.prod(launch.sizes.values())
     is_gpu = hardware in chip_names() and catalog_chip(hardware).kind == "gpu"
     return f"{hardware}:{n_chips}" if is_gpu and n_chips else hardware
 

@@ -152,7 +152,7 @@ def _attention_function() -> Any:
     It is private: the public function requires values as wide as keys.
     """
     function = private("dot_product_attention")
-    names = {*inspect.signature(function).parameters} if function else {*()}
+    names = {*inspect.signature(function).parameters} if function else set()
     return function if {*ATTENTION_PARAMETERS} <= names else None
 
 

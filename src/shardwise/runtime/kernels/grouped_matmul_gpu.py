@@ -55,16 +55,16 @@ def multiply(x_RI: Array, w_EIJ: Array, sizes_E: Array, interpret: bool = False)
     """
     R, I = x_RI.shape
     E, _, J = w_EIJ.shape
-    m = min(MOST_ROWS, max(LEAST, 1 << max(0, math.ceil(R / E) - 1).bit_length()))
+    m = min(MOST_ROWS, max(LEAST, 1 << (int(ceil_div(R, E)) - 1).bit_length()))
     n, c = math.gcd(J, MOST_COLUMNS), math.gcd(I, MOST_CONTRACTED)
     expert_Z, first_Z, end_Z = tiles(sizes_E, m, int(ceil_div(R, m)) + E)
-    sums = sum_dtype(x_RI.dtype) or jnp.float32
+    dtype = sum_dtype(x_RI.dtype)
     x_RI = jnp.pad(x_RI, ((0, m), (0, 0)))  # tiles may begin at any row
-    out = jax.ShapeDtypeStruct((R + m, J), sum_dtype(x_RI.dtype) or x_RI.dtype)
+    out = jax.ShapeDtypeStruct((R + m, J), dtype or x_RI.dtype)
     read_bytes = x_RI.size * x_RI.dtype.itemsize + w_EIJ.size * w_EIJ.dtype.itemsize
     cost = KernelCost(flops=2 * R * I * J, hbm_bytes=read_bytes + out.size * out.dtype.itemsize)
     y_RJ: Array = pl.pallas_call(
-        functools.partial(_kernel, sizes=(m, n, c), sums=sums),
+        functools.partial(_kernel, sizes=(m, n, c), sums=dtype or jnp.float32),
         grid=(len(expert_Z), J // n),
         out_shape=out,
         compiler_params=plgpu.CompilerParams(

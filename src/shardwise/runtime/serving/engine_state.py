@@ -7,7 +7,7 @@ or `Grouped`); embedding and head stay in 16 bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,11 +232,7 @@ class EngineState:
     def weight_specs_by_layer(self) -> Tree:
         """Partition specs of weights whose layers have arrays of their own."""
         specs = self.weight_specs()
-        is_spec = lambda x: isinstance(x, PartitionSpec)
-        layers = []
-        for of_kind, of_stack in zip(layer_stacks(self.config), specs["layers"], strict=True):
-            of_layer = jax.tree.map(lambda x: PartitionSpec(*x[1:]), of_stack, is_leaf=is_spec)
-            layers.append([of_layer] * len(of_kind.layers))
+        layers = self._by_layer(specs["layers"], lambda spec: PartitionSpec(*spec[1:]))
         return {**specs, "layers": layers}
 
     @property
@@ -274,11 +270,15 @@ class EngineState:
             sharding = NamedSharding(mesh, PartitionSpec(*x.sharding.spec[1:]))
             return jax.ShapeDtypeStruct(x.shape[1:], x.dtype, sharding=sharding)
 
-        layers = [
-            [jax.tree.map(of_layer, of_stack)] * len(of_kind.layers)
-            for of_kind, of_stack in zip(layer_stacks(self.config), shapes["layers"], strict=True)
+        return {**shapes, "layers": self._by_layer(shapes["layers"], of_layer)}
+
+    def _by_layer(self, stacks: list[Tree], of_layer: Callable[[Any], Any]) -> list[list[Tree]]:
+        """What each layer has, in lists, of what the stacks have: shapes or partition specs."""
+        is_spec = lambda x: isinstance(x, PartitionSpec)
+        return [
+            [jax.tree.map(of_layer, of_stack, is_leaf=is_spec)] * len(of_kind.layers)
+            for of_kind, of_stack in zip(layer_stacks(self.config), stacks, strict=True)
         ]
-        return {**shapes, "layers": layers}
 
     def formats(self) -> Tree:
         """Memory layouts of the weights (the order of dims in memory), or only their shardings.

@@ -214,14 +214,7 @@ def _deepspeed(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iter
 
 def _maxtext(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iterator[Rule]:
     sizes = layout.sizes
-    if layout.context_kind == "ring" and any(a.window for a, _ in model.attentions):
-        yield (
-            FrameworkLimit(
-                asked="context {layout.mesh.context} by ring with windows of attention",
-                has="its ring has a causal mask alone, and gather has windows",
-            ),
-            sizes["context"] == 1,
-        )
+    yield from _windows(model, layout, "its ring has a causal mask alone, and gather has windows")
     if chip.kind == "gpu":
         yield (
             FrameworkLimit(asked='context "ulysses" on GPUs', has="it has Ulysses on TPUs only"),
@@ -275,15 +268,15 @@ def _torchtitan(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Ite
 
 
 def _megatron(model: ModelConfig, chip: Chip, layout: Layout | Layouts) -> Iterator[Rule]:
-    windows = {a.window for a, _ in model.attentions if a.window}
-    if windows and layout.context_kind == "ring":
-        yield (
-            FrameworkLimit(
-                asked="context {layout.mesh.context} by ring with windows of attention",
-                has="Transformer Engine has no windows in a ring, but in gather and ulysses",
-            ),
-            layout.sizes["context"] == 1,
-        )
+    has = "Transformer Engine has no windows in a ring, but in gather and ulysses"
+    yield from _windows(model, layout, has)
+
+
+def _windows(model: ModelConfig, layout: Layout | Layouts, has: str) -> Iterator[Rule]:
+    """The rule of a framework whose ring has no windows."""
+    if layout.context_kind == "ring" and any(a.window for a, _ in model.attentions):
+        asked = "context {layout.mesh.context} by ring with windows of attention"
+        yield FrameworkLimit(asked=asked, has=has), layout.sizes["context"] == 1
 
 
 _OWN_RULES: dict[str, Rules] = {

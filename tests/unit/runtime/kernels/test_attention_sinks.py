@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise.models import Attention
-from shardwise.runtime.kernels import attention, attention_sinks, blockwise, cudnn
+from shardwise.runtime.kernels import attention, attention_sinks, blockwise
 from shardwise.runtime.layout.context_order import ContextOrder
 
 B, N, K, H, T = 2, 4, 2, 8, 12
@@ -42,15 +42,6 @@ def test_output_and_gradients() -> None:
 
     for one, other in zip(results(by_kernel), results(whole), strict=True):
         assert np.asarray(one) == pytest.approx(np.asarray(other), abs=1e-5)
-
-
-@pytest.fixture
-def with_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN as if it were installed: JAX asks only when the kernel is traced."""
-    from jax._src.cudnn import fused_attention_stablehlo
-
-    monkeypatch.setattr(cudnn, "is_installed", lambda: True)
-    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
 
 
 @pytest.mark.usefixtures("with_cudnn")

@@ -56,15 +56,6 @@ def test_output_and_gradients_of_every_chip(n: int, index: int) -> None:
     assert_near(found(index, *arrays), wanted(*arrays), abs=1e-5)
 
 
-@pytest.fixture
-def with_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN as if it were installed: JAX asks only when the kernel is traced."""
-    from jax._src.cudnn import fused_attention_stablehlo
-
-    monkeypatch.setattr(cudnn, "is_installed", lambda: True)
-    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
-
-
 @pytest.mark.usefixtures("with_cudnn")
 def test_a_gpu_takes_three_calls_of_cudnn_in_each_pass() -> None:
     """Three calls forward and three backward; shapes and dtypes are those of the arguments."""
