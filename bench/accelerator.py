@@ -2,11 +2,12 @@
 
     python bench/accelerator.py [STAGE ...] [--out FILE] [--tiny]
 
-Stages: measure, parity, train-1b, train-8b, decode-8b, layouts, torch. Without any, those that have
-no result yet for this kind of device. Each runs in a process of its own, takes less than 8 minutes,
-and leaves the others if it fails. Results are kept in `bench/accelerator.json`, or FILE, from which
-docs/accelerator.md is written. `measure` also writes the chip with measured rates beside the JSON;
-`layouts` and `decode-8b` read it.
+Stages: measure, kernels, parity, train-1b, train-8b, decode-8b, serve, layouts, families, torch.
+Without any, those that have no result yet for this kind of device. Each runs in a process of its
+own, takes less than 8 minutes, and leaves the others if it fails; of one that takes longer, the
+rows are kept that it has. Results are kept in
+`bench/accelerator.json`, or FILE, from which docs/accelerator.md is written. `measure` also writes
+the chip with measured rates beside the JSON; `layouts` and `decode-8b` read it.
 
 With --tiny all shapes are small: the stages run on a CPU, too. These results are kept in
 `bench/accelerator-tiny.json`, or FILE, and never on the page.
@@ -35,16 +36,21 @@ LIMIT_S = 480.0  # of a stage
 # Stage -> its module, its function, and what that takes before the device.
 STAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "measure": ("accelerator_measure", "measure", ()),
+    "kernels": ("accelerator_kernels", "kernels", ()),
     "parity": ("accelerator_parity", "parity", ()),
     "train-1b": ("accelerator_train", "train", ("1b",)),
     "train-8b": ("accelerator_train", "train", ("8b",)),
     "decode-8b": ("accelerator_decode", "decode", ()),
+    "serve": ("accelerator_serve", "serve", ()),
     "layouts": ("accelerator_layouts", "layouts", ()),
+    "families": ("accelerator_families", "families", ()),
     "torch": ("accelerator_torch", "beside", ()),
 }
 # Without these, JAX takes three quarters of a GPU's memory.
 ENVIRONMENT = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
 # Half of the time of tiny stages is the compiler's.
+# Of what is compared, not timed. XLA tries tens of kernels for each product in fp32: minutes.
+UNTUNED = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 CPU_ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
@@ -88,6 +94,8 @@ def in_process(what: str, about: Found) -> Found:
     environment = {**ENVIRONMENT, **os.environ}
     if about.get("platform") == "cpu":
         environment |= CPU_ENVIRONMENT
+    elif about.get("platform") == "gpu" and what == "parity":
+        environment |= UNTUNED
     try:
         done = subprocess.run(
             command,
@@ -97,8 +105,9 @@ def in_process(what: str, about: Found) -> Found:
             env=environment,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return {"error": f"took more than {LIMIT_S:.0f} s"}
+    except subprocess.TimeoutExpired as late:
+        partial = (late.stdout or b"{}").decode().splitlines()[-1]
+        return json.loads(partial) | {"error": f"took more than {LIMIT_S:.0f} s"}
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         return {"error": f"the process ended with {done.returncode}; see its messages"}

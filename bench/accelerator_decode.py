@@ -44,16 +44,17 @@ def decode(device: Device) -> Found:
     size = size_of("8b", device)
     n_layers = fitting_layers(size, device)
     config = model_of(size, n_layers)
-    programs, weight_bytes, token_bytes = engine(config, device)
+    context = CONTEXT[device.tiny]
+    programs, weight_bytes, token_bytes = engine(config, max(BATCHES[device.tiny]), context)
     roofs = {"measured": measured_bandwidth(device)}
     if device.in_catalog:
         chip = device.machine(measured=False).chip
         roofs["catalog"] = (chip.hbm_bytes_per_s or 0.0) / (chip.n_devices or 1)
     rows = []
     for batch in BATCHES[device.tiny]:
-        step = step_of(programs, batch, device)
+        step = step_of(programs, batch, context)
         seconds = step_s(step, STEPS[device.tiny])
-        n_bytes = weight_bytes + batch * CONTEXT[device.tiny] * token_bytes
+        n_bytes = weight_bytes + batch * context * token_bytes
         shares = {name: n_bytes / roof / seconds for name, roof in roofs.items() if roof}
         rows.append(
             {
@@ -69,7 +70,7 @@ def decode(device: Device) -> Found:
         "model": config.name,
         "n_layers": n_layers,
         "of_layers": SIZES[size]["n_layers"],
-        "context": CONTEXT[device.tiny],
+        "context": context,
         "weight_bytes": weight_bytes,
         "rows": rows,
     }
@@ -99,12 +100,16 @@ def fitting_layers(size: str, device: Device) -> int:
     return n_layers
 
 
-def engine(config: sw.ModelConfig, device: Device) -> tuple[Programs, int, float]:
+def engine(config: sw.ModelConfig, sequences: int, context: int) -> tuple[Programs, int, float]:
     """Programs on one device with random weights; bytes of weights that a step reads, and of the
-    cache for a token."""
+    cache for a token.
+
+    Args:
+        sequences: at most, of a batch.
+        context: tokens of each, at most.
+    """
     layout = ServeLayout(mesh=Mesh())
     mesh = role_mesh(layout.sizes, np.array(local_devices()[:1]))
-    context, sequences = CONTEXT[device.tiny], max(BATCHES[device.tiny])
     state = EngineState(
         config=config,
         job=Serve(context=context, weights="bf16", kv="bf16", compute="bf16"),
@@ -131,15 +136,20 @@ def engine(config: sw.ModelConfig, device: Device) -> tuple[Programs, int, float
     return programs, weight_bytes, token_bytes
 
 
-def step_of(programs: Programs, batch: int, device: Device) -> Callable[[], Any]:
-    """A function that queues a step: a forward pass and the draw of its tokens."""
-    context = CONTEXT[device.tiny]
+def step_of(programs: Programs, batch: int, context: int) -> Callable[[], Any]:
+    """A function that queues a step: a forward pass and the draw of its tokens.
+
+    Args:
+        context: tokens of each sequence, the new one included.
+    """
     width = int(ceil_div(context, programs.forward.block_tokens))
     slot_B = np.arange(batch, dtype=np.int32)
+    vocab = programs.forward.engine.config.vocab
+    tokens_B1 = np.random.default_rng(0).integers(0, vocab, (batch, 1))
     arrays: tuple[Any, ...] = (
-        np.zeros((batch, 1), np.int32),  # tokens, which come from the slots instead
+        tokens_B1.astype(np.int32),  # of many experts
         slot_B,
-        np.ones(batch, bool),
+        np.zeros(batch, bool),  # whether a token is that which was drawn last
         np.full(batch, context - 1, np.int32),  # tokens in the cache
         np.ones(batch, np.int32),  # new tokens
         np.arange(batch * width, dtype=np.int32).reshape(batch, width),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,6 +134,12 @@ def grid(system: System, devices: list[Any]) -> np.ndarray[Any, Any]:
     found = np.empty(math.prod(shape), dtype=object)
     found[:] = devices[: found.size]
     return found.reshape(shape)
+
+
+def report(found: Found, what: str) -> None:
+    """Say what a stage has done, and hand over the results that it has so far."""
+    print(what, file=sys.stderr, flush=True)
+    print(json.dumps(found), flush=True)
 
 
 def seconds_of(call: Callable[[], Any], *, tiny: bool, most: int = 1000) -> float:

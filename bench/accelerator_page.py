@@ -25,6 +25,10 @@ its measured rates as a file, which is a name of hardware: `shardwise plan MODEL
 """
 ABOUT = {
     "measure": "Rates of one device. Matmuls: the median of the large ones.",
+    "kernels": (
+        "The kernels of the platform on layers of published models, in bf16. Apart: the largest\n"
+        "difference from plain JAX in fp32 over the largest number. The roofline is the catalog's."
+    ),
     "parity": (
         "A small model in fp32 for some steps, here and on the CPU of the same machine: losses\n"
         "have to be within 1e-4 of the CPU's, norms of gradients within 1e-3."
@@ -38,8 +42,16 @@ ABOUT = {
         "Decode steps of that model in bf16 by the engine's programs: the time in which HBM reads\n"
         "weights and KV cache, over the time of a step."
     ),
+    "serve": (
+        "The engine of `shardwise serve` with that model: requests of one length that arrive\n"
+        "together. Same as alone: the first tokens of a request that its own run repeats."
+    ),
     "layouts": (
         "Steps planned at the rates of `measure`, with nothing else tuned, beside measured ones."
+    ),
+    "families": (
+        "Some layers of published models with a vocabulary of 16k, one device, bf16: 8 sequences\n"
+        "of 4,096 tokens in training, 64 of 2,048 in decode; planned at the catalog's rates."
     ),
     "torch": (
         "The model of `train-1b` in PyTorch: torch.compile, flash attention, autocast to bf16,\n"
@@ -64,8 +76,10 @@ def told(stage: str, kind: str, found: Found) -> str:
     """A result under the kind of its device."""
     head = f"{kind}, JAX {found['jax']}, {found['date']}"
     for word, verb in (("error", "failed"), ("skipped", "skipped")):
-        if word in found:
+        if word in found and not found.get("rows"):
             return f"{head}: {NOT_YET} ({verb}: {found[word]})\n"
+    if "error" in found:
+        head += f" (the stage failed: {found['error']})"
     text = f"{head}:\n\n{TABLES[stage](found)}\n"
     return f"{text}\n{found['note']}\n" if "note" in found else text
 
@@ -163,16 +177,64 @@ def on_device(account: Found | None, category: str) -> str:
     return "-" if seconds is None else milliseconds(seconds)
 
 
-def of_layouts(found: Found) -> str:
-    """One row a configuration, then the median error."""
+def of_kernels(found: Found) -> str:
+    """One row a kernel and layer."""
     rows = []
     for one in found["rows"]:
+        if "failed" in one:
+            rows.append([one["name"], "-", one["failed"], "-"])
+            continue
+        share = one.get("of_roofline")
+        rows.append(
+            [
+                one["name"],
+                f"{one['apart']:.1e}" if "apart" in one else "-",
+                milliseconds(one["seconds"]),
+                "-" if share is None else f"{share:.0%}",
+            ]
+        )
+    return table(["kernel", "apart", "time", "of roofline"], rows)
+
+
+def of_serve(found: Found) -> str:
+    """One row a load."""
+    rows = []
+    for one in found["rows"]:
+        planned_s = one.get("planned_s")
+        rows.append(
+            [
+                f"{one['sequences']} x {one['prompt']} + {one['output']}",
+                milliseconds(one["first_s"]),
+                "-" if planned_s is None else milliseconds(planned_s),
+                milliseconds(one["step_s"]),
+                f"{one['decode_tokens_per_s']:,.0f}",
+                f"{one['same_as_alone']:.0%}",
+            ]
+        )
+    head = ["requests", "first tokens", "planned step", "step", "tokens/s", "same as alone"]
+    return table(head, rows)
+
+
+def of_families(found: Found) -> str:
+    """One row a model and program."""
+    return table(["program", "planned", "step", "ratio"], compared(found["rows"]))
+
+
+def compared(rows: list[Found]) -> list[list[str]]:
+    """Planned beside measured steps; of one that did not run, why."""
+    lines = []
+    for one in rows:
         if "error" in one:
-            rows.append([one["name"], "-", one["error"], "-"])
+            lines.append([one["name"], "-", one["error"], "-"])
             continue
         times = [milliseconds(one[key]) for key in ("planned_s", "step_s")]
-        rows.append([one["name"], *times, f"{one['ratio']:.2f}"])
-    text = table(["configuration", "planned", "step", "ratio"], rows)
+        lines.append([one["name"], *times, f"{one['ratio']:.2f}"])
+    return lines
+
+
+def of_layouts(found: Found) -> str:
+    """One row a configuration, then the median error."""
+    text = table(["configuration", "planned", "step", "ratio"], compared(found["rows"]))
     text += f"\n\nMedian error {found['median_error']:.1%}."
     if found["left_out"]:
         text += f" Left out for time: {', '.join(found['left_out'])}."
@@ -198,10 +260,13 @@ def milliseconds(seconds: float) -> str:
 
 TABLES: dict[str, Callable[[Any], str]] = {
     "measure": of_measure,
+    "kernels": of_kernels,
     "parity": of_parity,
     "train-1b": of_train,
     "train-8b": of_train,
     "decode-8b": of_decode,
+    "serve": of_serve,
     "layouts": of_layouts,
+    "families": of_families,
     "torch": of_torch,
 }

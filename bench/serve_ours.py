@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.serve.engine_options import EngineOptions
 from shardwise.serve.launch import launched
 from shardwise.serve.model_files import find_model
-from shardwise.serve.request import Generation, Sampling, Token
+from shardwise.serve.request import Engine, Generation, Sampling, Token
 
 LONGEST, MOST = 512, 16  # tokens of a sequence, and sequences
 
@@ -26,7 +26,17 @@ class Side:
     def __init__(self, dtype: str, model: Path, folder: Path) -> None:
         options = EngineOptions(context=LONGEST, sequences=MOST, weights=dtype)
         self._running = launched(find_model(str(model)), options)
-        self._engine = self._running.__enter__()
+        self._use(self._running.__enter__())
+
+    @classmethod
+    def of(cls, engine: Engine) -> Side:
+        """A side whose engine runs already."""
+        side = cls.__new__(cls)
+        side._use(engine)
+        return side
+
+    def _use(self, engine: Engine) -> None:
+        self._engine = engine
         self._ids = itertools.count()
 
     def generate(self, prompts: list[list[int]], output: int) -> Generated:

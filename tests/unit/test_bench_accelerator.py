@@ -32,6 +32,12 @@ FOUND: dict[str, dict[str, Any]] = {
         "copies": {"to device": 5e10},
         "latency_s": {"awaited": 2e-5},
     },
+    "kernels": {
+        "rows": [
+            {"name": "attention, llama", "apart": 0.003, "seconds": 2e-3, "of_roofline": 0.6},
+            {"name": "attention, other", "failed": "no such kernel"},
+        ],
+    },
     "parity": {"steps": 10, "apart": {"losses": 1e-6}, "most": {"losses": 1e-4}},
     "train-1b": {
         **SPEEDS,
@@ -53,6 +59,16 @@ FOUND: dict[str, dict[str, Any]] = {
         ],
         "note": "Before a change.",
     },
+    "serve": {
+        "rows": [
+            {
+                **{"sequences": 64, "prompt": 512, "output": 128, "first_s": 0.5},
+                **{"step_s": 12e-3, "decode_tokens_per_s": 5300.0, "same_as_alone": 0.5},
+                "planned_s": 11e-3,
+            }
+        ],
+    },
+    "families": {"rows": [{"name": "gemma3", "planned_s": 0.1, "step_s": 0.08, "ratio": 1.25}]},
     "layouts": {
         "rows": [
             {"name": "wide", "planned_s": 0.1, "step_s": 0.125, "ratio": 0.8},
@@ -64,9 +80,12 @@ FOUND: dict[str, dict[str, Any]] = {
 }
 TOLD = {
     "measure": "| matmul bf16 | 700.0 TFLOP/s |",
+    "kernels": "| attention, llama | 3.0e-03 | 2 ms | 60% |",
     "parity": "| losses | 1.0e-06 | 0.0001 |",
     "train-1b": "| 15 of 16 | 16x2048 / 2 | none | 450 ms | 500 ms | 65,536 | 55.0% |",
     "decode-8b": "| batch 1 | 15.00 GB | 7 ms | 6 ms | - | 75.0% | 5 ms | - | - |",
+    "serve": "| 64 x 512 + 128 | 500 ms | 11 ms | 12 ms | 5,300 | 50% |",
+    "families": "| gemma3 | 100 ms | 80 ms | 1.25 |",
     "layouts": "| wide | 100 ms | 125 ms | 0.80 |",
     "torch": "| 2.13.0 | 15 | 500 ms | 65,536 | 55.0% |",
 }
@@ -118,6 +137,25 @@ def test_the_page_tells_every_result(accelerator: Any) -> None:
     assert "The profile of a step of 500 ms: matmul 80.0%, gap 20.0%." in page
     assert "| mlp.up | matmul | 3 | 400 ms |" in page
     assert "Before a change." in parts["decode-8b"]
+
+
+def test_the_page_has_the_rows_of_a_stage_that_failed(accelerator: Any) -> None:
+    stages = {"families": ABOUT | FOUND["families"] | {"error": "took more than 480 s"}}
+    page = accelerator.page({H100: {"platform": "gpu", "stages": stages}})
+    assert "2026-11-23 (the stage failed: took more than 480 s):" in page
+    assert TOLD["families"] in page.splitlines()
+
+
+def test_a_stage_that_takes_too_long_has_what_it_reported(
+    accelerator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: Any, **__: Any) -> Any:
+        raise subprocess.TimeoutExpired("python", 480, output=b'{"rows": [1]}\n{"rows": [1, 2]}\n')
+
+    monkeypatch.setattr(subprocess, "run", late)
+    found = accelerator.in_process("kernels", {"platform": "gpu"})
+    assert found == {"rows": [1, 2], "error": "took more than 480 s"}
+    assert not accelerator.has_result(found)
 
 
 def test_a_run_goes_on_where_the_last_one_ended(

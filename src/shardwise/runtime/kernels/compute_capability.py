@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-ADA, HOPPER, BLACKWELL = "8.9", "9.0", "10.0"
+ADA, HOPPER, BLACKWELL, CONSUMER_BLACKWELL = "8.9", "9.0", "10.0", "12.0"
 _MODULE = "jax._src.cudnn.fused_attention_stablehlo"
 _AT_LEAST, _EQUAL = "check_compute_capability", "is_cuda_compute_capability_equal"
 

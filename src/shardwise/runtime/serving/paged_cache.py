@@ -137,12 +137,13 @@ def _tpu_supports(cache: Cache) -> bool:
     return all(paged.supports(numbers(x)) for x in cache.values())
 
 
-def _has_kernel(q_BTNH: Array, cache: Cache, platform: str) -> bool:
+def _has_kernel(q_BTNH: Array, cache: Cache, a: Attention, platform: str) -> bool:
     """Whether the platform has a kernel for these queries over this cache."""
     if platform == "gpu":
         from shardwise.runtime.kernels import paged_gpu
 
-        return "v" in cache and paged_gpu.supports(q_BTNH, numbers(cache["k"]))
+        width = None if "v" in cache else _value_width(a)
+        return paged_gpu.supports(q_BTNH, numbers(cache["k"]), width)
     return platform == "tpu" and _tpu_supports(cache)
 
 
@@ -206,7 +207,7 @@ def attend(
         sinks_N: attention sinks, see `kernels.attention.attend`.
         slopes_N: ALiBi slopes.
     """
-    if slopes_N is None and _has_kernel(q_BTNH, cache, platform):
+    if slopes_N is None and _has_kernel(q_BTNH, cache, a, platform):
         return _attend_pages(q_BTNH, cache, tokens, first_block, a, platform, sinks_N)
     n_slots = SLOTS_PER_STEP.get(platform, USUAL_SLOTS_PER_STEP)
     return _attend_blocks(q_BTNH, cache, tokens, first_block, a, n_slots, sinks_N, slopes_N)
@@ -226,15 +227,10 @@ def _attend_pages(
     pages = (tokens.past_B, tokens.new_B, first_block + tokens.tables_BM, tokens.kv_layout.part())
     arrays: tuple[Any, ...] = (q_BTNH, cache["k"], cache.get("v"), *pages, a)
     if platform == "gpu":
-        from shardwise.runtime.kernels import paged_gpu
-
-        o_BTNV, lse_BTN = paged_gpu.attend(*arrays, block_tokens=tokens.block_tokens)
+        from shardwise.runtime.kernels.paged_gpu import attend
     else:
-        from shardwise.runtime.kernels import paged
-
-        o_BTNV, lse_BTN = paged.attend(
-            *arrays, block_tokens=tokens.block_tokens, value_width=_value_width(a)
-        )
+        from shardwise.runtime.kernels.paged import attend
+    o_BTNV, lse_BTN = attend(*arrays, block_tokens=tokens.block_tokens, value_width=_value_width(a))
     if not tokens.kv_layout.token_axes and sinks_N is None:
         return o_BTNV
     K = numbers(cache["k"]).shape[1]

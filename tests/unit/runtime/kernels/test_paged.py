@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwise.models import Attention
+from shardwise.models import Attention, Mla
 from shardwise.runtime.kernels import paged, paged_gpu, paged_write
 from shardwise.runtime.kernels.compute_capability import compiling_for
 from shardwise.runtime.kernels.kernel_cost import KernelCost, of_name
@@ -159,6 +159,31 @@ def test_attends_on_gpus_like_plain_jax(kind: str, which: str, dtype: str) -> No
 
 
 @pytest.mark.usefixtures("interpreted")
+@pytest.mark.parametrize(
+    ("which", "dtype"),
+    [
+        ("decode", "int8"),
+        pytest.param("decode", "bfloat16", marks=pytest.mark.oracle),
+        pytest.param("chunk", "int8", marks=pytest.mark.oracle),
+        pytest.param("chunk", "bfloat16", marks=pytest.mark.oracle),
+    ],
+)
+def test_latents_on_gpus_are_keys_and_values(which: str, dtype: str) -> None:
+    mla = Mla(kv_lora_rank=WIDTH, d_nope=32, d_rope=16, d_v=32)
+    a = Attention(n_heads=4, n_kv_heads=4, d_head=48, mla=mla)
+    tokens = tokens_of(*PASSES[which])
+    q_BTNH = random(3, 3, tokens.n_tokens, a.n_heads, WIDTH + 16).astype(jnp.bfloat16)
+    pages = {"k": to_cache(random(0, PAGES, 1, SLOTS, WIDTH + 16), dtype)}
+    exact = jax.tree.map(lambda x: x if x.dtype == jnp.int8 else x.astype(jnp.float32), pages)
+    plain = attend(q_BTNH.astype(jnp.float32), exact, tokens, a, "other")
+    kernel = attend(q_BTNH, pages, tokens, a, "gpu")
+    assert paged_gpu.supports(q_BTNH, jax.tree.leaves(pages)[0], WIDTH)
+    assert kernel.shape == (3, tokens.n_tokens, 4, WIDTH)
+    for row, n in enumerate(tokens.new_B):
+        np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
+
+
+@pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("which", [pytest.param("chunk", marks=pytest.mark.oracle), "decode"])
 def test_8_bit_floats_on_gpus_that_have_them(which: str) -> None:
     tokens = tokens_of(*PASSES[which])
@@ -183,7 +208,7 @@ def cost_of(a: Attention, n_tokens: int, pages: Cache, n_pages: int) -> KernelCo
     program = jax.make_jaxpr(
         lambda q, keys, values: paged_gpu.attend(
             q, keys, values, zeros, zeros, jnp.zeros((3, n_pages), jnp.int32), jnp.array(0), a,
-            block_tokens=jax.tree.leaves(pages)[0].shape[2],
+            block_tokens=jax.tree.leaves(pages)[0].shape[2], value_width=WIDTH,
         )
     )(q_BTNH, pages["k"], pages["v"])  # fmt: skip
     cost = of_name(str(program))
