@@ -26,6 +26,7 @@ MODULES_LINE = "XLA Modules"
 OPS_LINE = "XLA Ops"
 ASYNC_LINE = "Async XLA Ops"
 STREAM_LINES = "Stream #"  # of a GPU, one a stream
+DRIVER_CALLS = ("Memset", "Memcpy")  # on GPUs: a program may do without them in later executions
 GRAPH = "command_buffer"  # a CUDA graph, which is called the operation of all of its kernels
 
 _HLO_TEXT = re.compile(r"^%?([^\s=]+) = ")
@@ -260,7 +261,8 @@ def executions_of(events: list[Event]) -> list[Execution]:
         counts: dict[str, int] = {}
         for event in module_events:
             counts[event.name] = counts.get(event.name, 0) + 1
-        first = min(counts, key=lambda name: counts[name])
+        operations = [name for name in counts if not name.startswith(DRIVER_CALLS)]
+        first = min(operations or counts, key=lambda name: counts[name])
         number = 0
         for event in module_events:
             number += event.name == first
