@@ -53,6 +53,12 @@ _CALLBACK_NAME = re.compile(r"callback", re.I)
 _MOVE_NAME = re.compile(r"^(wrapped_)?(copy|transpose|memcpy|bitcast|slice|concatenate|pad)", re.I)
 
 
+def kernel_category(kernel: str, name: str, operation: ProgramOperation) -> str:
+    """The category of a call of a program: as its kernel says, else as the program does."""
+    by_kernel = category(kernel, None)
+    return category(name, operation) if by_kernel == ELEMENTWISE else by_kernel
+
+
 def category(name: str, operation: ProgramOperation | None) -> str:
     """The category of an operation.
 

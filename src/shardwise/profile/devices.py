@@ -7,16 +7,17 @@ host, whose events carry the number of the device.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.check.hlo.scopes import model_operation
-from shardwise.profile.categories import category
+from shardwise.profile.categories import category, kernel_category
 from shardwise.profile.files import TraceFile
 from shardwise.profile.host import HOST_PLANE, HostSpan, host_spans, step_marks
+from shardwise.profile.library_calls import matched
 from shardwise.profile.programs import Programs, programs
 
 ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):\d+$")
@@ -235,13 +236,43 @@ def _device(
     name: str, kind: str, events: list[Event], executions: list[Execution], compiled: Programs
 ) -> Device:
     events.sort(key=lambda event: event.start_ns)
+    executions = executions or executions_of(events)
+    if kind == "GPU":
+        events = with_calls(events, executions, compiled)
     return Device(
         name=name,
         kind=kind,
         events=tuple(events),
-        executions=tuple(executions or executions_of(events)),
+        executions=tuple(executions),
         programs=compiled,
     )
+
+
+def with_calls(events: list[Event], executions: list[Execution], compiled: Programs) -> list[Event]:
+    """The events of a GPU, in which kernels of libraries are operations of their programs."""
+    starts = [event.start_ns for event in events]
+    events = list(events)
+    for run in executions:
+        first, last = bisect_left(starts, run.start_ns), bisect_right(starts, run.end_ns)
+        within = [i for i in range(first, last) if events[i].module == run.module]
+        is_known = {i: compiled.find(run.module, events[i].name) is not None for i in within}
+        names = [events[i].name for i in within if is_known[i]]
+        candidates = compiled.candidates(run.module, names)
+        if len({program.calls for program in candidates}) != 1:
+            continue
+        program = candidates[0]
+        others = [i for i in within if not is_known[i]]
+        found = matched([events[i].name for i in others], program.calls)
+        for place, name in found.items():
+            kernel, operation = events[others[place]], program.operations[name]
+            events[others[place]] = replace(
+                kernel,
+                name=name,
+                operation=operation.operation,
+                is_named=operation.is_named,
+                category=kernel_category(kernel.name, name, operation),
+            )
+    return events
 
 
 def executions_of(events: list[Event]) -> list[Execution]:

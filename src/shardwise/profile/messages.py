@@ -21,8 +21,13 @@ MESSAGES = {
     "HloModule": {
         "name": (1, "string"),
         "computations": (3, "Computation*"),
+        "entry_computation_id": (6, "int64"),
+        "schedule": (7, "Schedule"),
         "sources": (17, "StackFrames"),
     },
+    "Schedule": {"sequences": (1, "ScheduleEntry*")},
+    "ScheduleEntry": {"key": (1, "int64"), "value": (2, "Sequence")},
+    "Sequence": {"instruction_ids": (1, "int64*")},
     "StackFrames": {
         "file_names": (1, "string*"),
         "file_locations": (3, "FileLocation*"),
@@ -44,6 +49,7 @@ MESSAGES = {
         "tuple_index": (13, "int64"),
         "operand_ids": (36, "int64*"),
         "called": (38, "int64*"),
+        "backend_config": (43, "bytes"),
     },
     "OpMetadata": {
         "op_name": (2, "string"),

@@ -16,6 +16,7 @@ from pathlib import PurePath
 from typing import Any
 
 from shardwise.check.hlo.scopes import model_operation
+from shardwise.profile.library_calls import calls_of
 from shardwise.profile.loop_arrays import loop_arrays
 from shardwise.profile.messages import message_types
 from shardwise.profile.names import has_name, primitive, stacked
@@ -83,10 +84,13 @@ class Program:
     Args:
         operations: by their names, which are unique in a program.
         content: the protocol buffer HloProto.
+        calls: (operation, target) of its custom calls in the order in which they run; none if this
+            is not known.
     """
 
     operations: dict[str, ProgramOperation]
     content: bytes
+    calls: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
     def by_kernel(self) -> dict[str, str]:
@@ -125,10 +129,21 @@ class Programs:
         return kernel
 
     def executed(self, module: str, names: Iterable[str]) -> Program | None:
-        """The program of a name that has these operations; None if it is not the only one."""
-        wanted = set(names)
-        having = [p for p in self.named(module) if wanted <= p.operations.keys()]
+        """The program of a name that has most of these operations; None if it is not the only one.
+
+        Some kernels of a GPU are no operations: the driver's, and helpers of libraries.
+        """
+        having = self.candidates(module, names)
         return having[0] if len(having) == 1 else None
+
+    def candidates(self, module: str, names: Iterable[str]) -> list[Program]:
+        """The programs of a name that have most of these operations, at least one of them."""
+        wanted = set(names)
+        if not wanted:
+            return self.named(module)
+        shared = [(len(wanted & p.operations.keys()), p) for p in self.named(module)]
+        most = max((n for n, _ in shared), default=0)
+        return [program for n, program in shared if n == most > 0]
 
     def has(self, modules: Iterable[str]) -> bool:
         """Whether one of the named programs is in the trace."""
@@ -191,7 +206,7 @@ def parse_program(content: bytes) -> Program:
                 neighbour=neighbour,
                 readers=tuple(readers[instruction.id]),
             )
-    return Program(operations=operations, content=content)
+    return Program(operations=operations, content=content, calls=calls_of(module))
 
 
 def _operation(
