@@ -38,12 +38,13 @@ from shardwise.profile.device_account import (
     account_device,
     operation_key,
 )
-from shardwise.profile.devices import Device, devices_of
+from shardwise.profile.devices import Device, Event, devices_of, program_of
 from shardwise.profile.files import open_trace, trace_files
 from shardwise.profile.host import COMPILATION
 from shardwise.profile.memory import memory_peak
 from shardwise.profile.plans import chip_of, plan_beside, step_program
 from shardwise.profile.products import ProductFaults, product_faults
+from shardwise.profile.programs import Program
 from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
 from shardwise.profile.steps import Window, find_steps
 from shardwise.profile.waiting import with_waiting
@@ -176,13 +177,18 @@ def _updated(module: Module) -> tuple[int, int]:
 def _hlo_module(device: Device, module: str, steps: Sequence[Window]) -> Module | None:
     """The program of the steps as HLO; None if the trace does not hold it."""
     start_ns, end_ns = steps[0][0], steps[-1][1]
-    names = {
-        event.name
+    events = [
+        event
         for event in device.events
         if event.module == module and start_ns <= event.start_ns < end_ns
-    }
-    program = device.programs.executed(module, names)
+    ]
+    program = _program(device, events, module)
     return program_module(program) if program is not None else None
+
+
+def _program(device: Device, events: Sequence[Event], module: str) -> Program | None:
+    """The program of some events; None if it is not known which."""
+    return device.programs.executed(program_of(events, module), (event.name for event in events))
 
 
 def _compiled_steps(device: Device, steps: Sequence[Window]) -> int:
@@ -249,8 +255,8 @@ def _dtype(account: DeviceAccount, costs: Mapping[str, Cost], module: str) -> st
 
 def _memory(device: Device, module: str, steps: Sequence[Window]) -> MemoryPeak | None:
     """The peak of memory, and when in the first step it is."""
-    names = {event.name for event in device.events if event.module == module}
-    program = device.programs.executed(module, names)
+    events = [event for event in device.events if event.module == module]
+    program = _program(device, events, module)
     peak = memory_peak(program) if program is not None else None
     if peak is None:
         return None

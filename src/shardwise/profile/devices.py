@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +42,7 @@ class Event:
         operation: the operation of the model, else the primitive, "" if neither is known; and its
             pass.
         module: name of the program; "" if the trace does not say.
+        program: the name with its number, by which the trace holds the program; else the name.
         run: number of the execution; None if the trace does not say.
         line: the thread, stream or engine that ran it.
         asynchronous: whether it ran beside the operations of the device's main line.
@@ -64,6 +65,7 @@ class Event:
     hbm_bytes: float | None = None
     waiting_ns: float = 0.0
     is_named: bool = False
+    program: str = ""
 
     @property
     def transfer_ns(self) -> float:
@@ -203,9 +205,11 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
     kernel = text[1] if text else raw.name
     name = str(stats.get("hlo_op") or kernel)
     module = str(stats.get("hlo_module", ""))
+    numbered = f"{module}({stats.get('program_id')})"
+    program = numbered if numbered in compiled.by_name else module
     if name.startswith(GRAPH):
-        name = compiled.of_kernel(module, kernel)
-    found = compiled.find(module, name)
+        name = compiled.of_kernel(program, kernel)
+    found = compiled.find(program, name)
     operation = model_operation(str(stats.get("tf_op", "")))
     is_named = bool(operation[0])
     if found is not None:
@@ -217,6 +221,7 @@ def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Ev
         is_named=is_named,
         category=category(kernel if found is None else name, found),
         module=module,
+        program=program,
         run=None if run is None else int(run),
         line=line,
         asynchronous=line == ASYNC_LINE,
@@ -248,6 +253,12 @@ def _device(
     )
 
 
+def program_of(events: Iterable[Event], module: str) -> str:
+    """The program of events of one name, with its number if it is the same for all."""
+    programs = {event.program for event in events} - {""}
+    return programs.pop() if len(programs) == 1 else module
+
+
 def with_calls(events: list[Event], executions: list[Execution], compiled: Programs) -> list[Event]:
     """The events of a GPU, in which kernels of libraries are operations of their programs."""
     starts = [event.start_ns for event in events]
@@ -256,8 +267,8 @@ def with_calls(events: list[Event], executions: list[Execution], compiled: Progr
         first, last = bisect_left(starts, run.start_ns), bisect_right(starts, run.end_ns)
         within = [i for i in range(first, last) if events[i].module == run.module]
         is_known = {i: compiled.find(run.module, events[i].name) is not None for i in within}
-        names = [events[i].name for i in within if is_known[i]]
-        candidates = compiled.candidates(run.module, names)
+        known = [events[i] for i in within if is_known[i]]
+        candidates = compiled.candidates(program_of(known, run.module), [e.name for e in known])
         if len({program.calls for program in candidates}) != 1:
             continue
         program = candidates[0]
