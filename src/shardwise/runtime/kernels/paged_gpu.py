@@ -55,10 +55,9 @@ def supports(q_BTNH: Array, pages: Array, value_width: int | None = None) -> boo
     if pages.dtype == jnp.float8_e4m3fn:
         is_stored = is_at_least(ADA)  # Triton has its conversion since then
     widest = MOST_WIDTH if value_width is None else MOST_VALUES
-    sizes_are_powers = all(
-        n & (n - 1) == 0 and LEAST_WIDTH <= n <= widest
-        for n in (pages.shape[2], *_parts(pages.shape[3], value_width))
-    )
+    parts = _parts(pages.shape[3], value_width)
+    sizes_are_powers = all(n & (n - 1) == 0 for n in (pages.shape[2], *parts))
+    sizes_are_powers &= all(LEAST_WIDTH <= width <= widest for width in parts)
     is_16_bit = q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
     return bool(is_stored and sizes_are_powers and is_16_bit)
 

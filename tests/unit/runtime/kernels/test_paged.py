@@ -177,7 +177,10 @@ def test_latents_on_gpus_are_keys_and_values(which: str, dtype: str) -> None:
     exact = jax.tree.map(lambda x: x if x.dtype == jnp.int8 else x.astype(jnp.float32), pages)
     plain = attend(q_BTNH.astype(jnp.float32), exact, tokens, a, "other")
     kernel = attend(q_BTNH, pages, tokens, a, "gpu")
-    assert paged_gpu.supports(q_BTNH, jax.tree.leaves(pages)[0], WIDTH)
+    keys = jax.tree.leaves(pages)[0]
+    assert paged_gpu.supports(q_BTNH, keys, WIDTH)
+    assert paged_gpu.supports(q_BTNH, keys[:, :, :8], WIDTH)  # of two chips that share a block
+    assert not paged_gpu.supports(q_BTNH, keys[:, :, :, :72], WIDTH)  # 8 more are too few
     assert kernel.shape == (3, tokens.n_tokens, 4, WIDTH)
     for row, n in enumerate(tokens.new_B):
         np.testing.assert_allclose(kernel[row, :n].astype(jnp.float32), plain[row, :n], atol=0.02)
