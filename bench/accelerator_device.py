@@ -18,9 +18,8 @@ import numpy as np
 import shardwise as sw
 from shardwise.hardware import Chip, System, Torus, find_chip
 from shardwise.hardware.catalog import is_chip
+from shardwise.measure.chip_file import CATALOG_NAMES
 
-# What JAX calls a device whose name in the catalog is another.
-CATALOG_NAMES = {"TPU v5": "v5p"}
 N_TRIALS = 5
 TRIAL_S = {False: 0.1, True: 0.02}  # seconds of a trial at least; tiny or not
 USABLE = 0.93  # of the memory that JAX has: the rest is lost between arrays

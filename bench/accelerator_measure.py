@@ -1,4 +1,4 @@
-"""Stage `measure` of `bench/accelerator.py`: rates of one device, and a chip file that has them.
+"""Stage `measure` of `bench/accelerator.py`: rates of one device, and the chip of `hw measure`.
 
 Matmuls are [M,K] x [K,N] of random numbers. fp32 is at the highest precision, tf32 what a GPU does
 for fp32 by default.
@@ -6,22 +6,20 @@ for fp32 by default.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import statistics
 import time
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from accelerator_device import Device, Found, seconds_of
+from accelerator_device import Device, Found, report, seconds_of
 from jax import lax
 
-from shardwise.hardware.load import load_chip
+from shardwise.measure import machine
 from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
 
@@ -40,7 +38,7 @@ DTYPES = {
 
 
 def measure(device: Device) -> Found:
-    """All rates; those of matmuls and memory go into a chip file."""
+    """All rates, and a chip file with those of `hw measure`."""
     large = TINY_LARGE if device.tiny else LARGE
     narrow = TINY_NARROW if device.tiny else NARROW
     matmuls: dict[str, dict[str, float | str]] = {}
@@ -66,6 +64,7 @@ def measure(device: Device) -> Found:
     }
     if device.platform != "cpu" and not device.in_catalog:
         return found
+    report(found, "measure: its own rates")
     write_measured_chip(device, rates, found["bytes_per_s"])
     return found | {"chip_file": device.measured_file.name}
 
@@ -153,46 +152,15 @@ def latencies(device: Device) -> Found:
 
 
 def write_measured_chip(device: Device, rates: dict[str, float], bytes_per_s: float) -> None:
-    """Write the chip of the catalog with measured rates; of a CPU, one with nothing else.
-
-    Its name is not that of the catalog, so that what published runs reach of the peaks is not
-    counted again.
-    """
-    path = device.measured_file
+    """Write the chip with the rates of `hw measure`; of a CPU, with those alone that are here."""
     if device.platform == "cpu":
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         figures = {f"peak.{name}": rates[name] for name in ("fp32", "bf16")}
         figures |= {"hbm.bandwidth": bytes_per_s, "hbm.capacity": memory_bytes}
-        write_chip(MeasuredRates(n_devices=1, figures=figures), str(path))
-        return
-    name = device.chip_name
-    text = (files("shardwise.hardware") / "catalog" / f"{name}.toml").read_text(encoding="utf-8")
-    path.write_text(with_rates(text, name, rates, bytes_per_s), encoding="utf-8")
-    n_devices = load_chip(path).n_devices or 1
-    if n_devices > 1:  # alike, with memory of their own
-        rates = {dtype: n_devices * rate for dtype, rate in rates.items()}
-        path.write_text(with_rates(text, name, rates, n_devices * bytes_per_s), encoding="utf-8")
-
-
-def with_rates(text: str, name: str, rates: dict[str, float], bytes_per_s: float) -> str:
-    """A chip file of the catalog with other peaks and another bandwidth, where it has them."""
-    today = datetime.date.today()
-    values = {("peak", dtype): f"{rate:.4g} FLOP/s" for dtype, rate in rates.items()}
-    values["hbm", "bandwidth"] = f"{bytes_per_s:.4g} B/s"
-    lines = []
-    table = ""
-    for line in text.splitlines():
-        if line.startswith("["):
-            table = line.strip("[]")
-        key = line.split(" = ")[0]
-        if (table, key) == ("", "name"):
-            line = f'name = "{name}-measured"'
-        elif (table, key) in values:
-            source = f"measured here by bench/accelerator.py, {today.isoformat()}"
-            value = values[table, key]
-            line = f'{key} = {{ value = "{value}", source = "{source}", as_of = "{today:%Y-%m}" }}'
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+        measured = MeasuredRates(n_devices=1, figures=figures)
+    else:
+        measured = machine.measure(1, lambda stage: report({}, f"measure: {stage}"))
+    write_chip(measured, str(device.measured_file))
 
 
 def measured_bandwidth(device: Device) -> float | None:

@@ -12,18 +12,16 @@ pytestmark = pytest.mark.oracle
 
 SCRIPT = """
 import json
-from shardwise.measure import attention, collectives, elementwise, machine, memory, products
-from shardwise.measure import transfers, update
-from shardwise.measure import timing
+from dataclasses import replace
+from shardwise.measure import machine, memory, sizes, timing, transfers
 timing.MAX_ROUNDS, timing.TRIAL_S = 1, 0.0
-products.SHAPES = ((64, 32, 48), (128, 32, 32), (32, 64, 64), (96, 96, 16))
-attention.SCORES = 1
+products = ((64, 32, 48), (128, 32, 32), (32, 64, 64), (96, 96, 16))
+joined = (1 << 6, 1 << 10, 1 << 12)
+sizes.CPU = replace(sizes.CPU, products=products, scores=1, update=(64, 64), joined=joined)
 memory.NUMBERS = 1 << 16
 memory.LOOP_KIB = 64
 transfers.NUMBERS = (1 << 10, 1 << 16)
 transfers.FILE_BYTES = 1 << 20
-update.SHAPE = (64, 64)
-collectives.NUMBERS = (1 << 6, 1 << 10, 1 << 12)
 found = machine.measure(2)
 print(json.dumps({"figures": dict(found.figures), "sources": dict(found.sources)}))
 """

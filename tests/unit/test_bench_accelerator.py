@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardwise.hardware.catalog import chip_names, find_chip
 from shardwise.hardware.load import load_chip
+from shardwise.measure.chip_file import write_chip
+from shardwise.measure.rates import MeasuredRates
 from tests.benches import BENCH, imported
 
 ROOT = BENCH.parent
@@ -226,27 +226,11 @@ def test_the_machine_of_a_device(
     assert device.machine(measured=False, whole=True).name == whole
 
 
-@pytest.mark.parametrize("name", [name for name in chip_names() if find_chip(name).kind != "cpu"])
-def test_a_measured_chip_is_the_chip_of_the_catalog_with_its_rates(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
-) -> None:
-    stage = module(monkeypatch, "accelerator_measure")
-    text = (files("shardwise.hardware") / "catalog" / f"{name}.toml").read_text()
-    path = tmp_path / "chip.toml"
-    path.write_text(stage.with_rates(text, name, {"bf16": 1.25e14}, 1e12))
-    chip, catalog = load_chip(path), find_chip(name)
-    assert chip.name == f"{name}-measured"
-    assert chip.hbm_bytes_per_s == (1e12 if catalog.hbm_bytes_per_s else None)
-    expected = {k: 1.25e14 if k == "bf16" else v for k, v in catalog.peak_flops_per_s.items()}
-    assert chip.peak_flops_per_s == expected
-
-
 def test_layouts_are_planned_at_measured_rates(
     accelerator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Twelve for one device and three for all; one that does not run leaves the others."""
     stage = module(monkeypatch, "accelerator_layouts")
-    measure = module(monkeypatch, "accelerator_measure")
     device = accelerator.device_of(gpu(accelerator, count=8, out=str(tmp_path / "results.json")))
     planned = []
 
@@ -260,7 +244,9 @@ def test_layouts_are_planned_at_measured_rates(
     monkeypatch.setattr(stage, "timed", timed)
     with pytest.raises(accelerator.Skipped, match="the stage measure"):
         stage.layouts(device)
-    measure.write_measured_chip(device, {"bf16": 6e14}, 2.8e12)
+    figures = {"peak.bf16": 6e14, "hbm.bandwidth": 2.8e12}
+    rates = MeasuredRates(n_devices=1, kind="gpu", device_kind=H100, figures=figures)
+    write_chip(rates, str(device.measured_file))
     found = stage.layouts(device)
     assert [plan.hardware.n_chips for plan in planned] == [1] * 12 + [8] * 3
     assert {plan.estimate.rates.name for plan in planned} == {"peak"}

@@ -115,10 +115,19 @@ class AllDevices:
         for i, (shape, dtype) in enumerate(list(program.arrays) * program.repeats):
             key = (i, shape, dtype, program.group_size)
             if key not in pool:
-                of_all = np.broadcast_to(random_numbers(shape, dtype), (self.n, *shape))
-                pool[key] = jax.device_put(of_all, sharding)
+                pool[key] = self._numbers(shape, dtype, sharding)
             values.append(pool[key])
         return values
+
+    def _numbers(self, shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
+        """Random numbers of all devices; those of a GPU or TPU are many, and are made there."""
+        if self.platform == "cpu" or jnp.issubdtype(dtype, jnp.integer):
+            of_all = np.broadcast_to(random_numbers(shape, dtype), (self.n, *shape))
+            return jax.device_put(of_all, sharding)
+        make = jax.jit(
+            partial(jax.random.normal, shape=(self.n, *shape), dtype=dtype), out_shardings=sharding
+        )
+        return make(jax.random.key(0))
 
     def _compiled(self, program: Program, values: Sequence[Any]) -> Any:
         """The program that runs the function on all devices at once."""

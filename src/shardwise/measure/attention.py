@@ -8,13 +8,10 @@ import jax
 
 from shardwise.hardware.figure import ATTENTION_LENGTHS
 from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
-from shardwise.models import Attention
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import attention
-
-SCORES = 1 << 20  # of all heads and sequences together
-HEADS = Attention(n_heads=4, n_kv_heads=2, d_head=64)
 
 
 def measure_attention(devices: AllDevices, dtype_name: str) -> Part[dict[str, float]]:
@@ -26,32 +23,36 @@ def measure_attention(devices: AllDevices, dtype_name: str) -> Part[dict[str, fl
     ]
     seconds = iter((yield from devices.seconds_of_each(programs)))
     rates = {}
+    heads = sizes_of(devices.platform).heads
     for length in ATTENTION_LENGTHS:
         forward_s = next(seconds)
         backward_s = max(next(seconds) - forward_s, forward_s / 2)
         pairs = length * (length + 1) / 2  # of a query and a key that it sees
-        flops = 4 * n_sequences(length) * HEADS.n_heads * HEADS.d_head * pairs
+        n = n_sequences(devices.platform, length)
+        flops = 4 * n * heads.n_heads * heads.d_head * pairs
         rates[f"forward_{length}"] = flops / forward_s
         rates[f"backward_{length}"] = 2 * flops / backward_s
     return rates
 
 
-def n_sequences(length: int) -> int:
-    """Sequences that have `SCORES` scores together."""
-    return max(1, SCORES // (HEADS.n_heads * length**2))
+def n_sequences(platform: str, length: int) -> int:
+    """Sequences that have as many scores together as are measured."""
+    sizes = sizes_of(platform)
+    return max(1, sizes.scores // (sizes.heads.n_heads * length**2))
 
 
 def passes(platform: str, dtype_name: str, length: int) -> list[Program]:
     """The forward pass, and both passes, over sequences of a length."""
     element_type = dtype(dtype_name)
+    heads = sizes_of(platform).heads
     arrays = [
-        ((n_sequences(length), length, heads, HEADS.d_head), element_type)
-        for heads in (HEADS.n_heads, HEADS.n_kv_heads, HEADS.n_kv_heads)
+        ((n_sequences(platform, length), length, n, heads.d_head), element_type)
+        for n in (heads.n_heads, heads.n_kv_heads, heads.n_kv_heads)
     ]
 
     def forward(q_BTNH: Any, k_BTKH: Any, v_BTKH: Any) -> Any:
-        scale = HEADS.d_head**-0.5
-        return attention.attend(q_BTNH, k_BTKH, v_BTKH, HEADS, platform, scale)
+        scale = heads.d_head**-0.5
+        return attention.attend(q_BTNH, k_BTKH, v_BTKH, heads, platform, scale)
 
     def both(*arrays: Any) -> Any:
         o_BTNH, pull_back = jax.vjp(forward, *arrays)

@@ -1,20 +1,34 @@
-"""Measured rates as a chip file, for `shardwise plan MODEL ./FILE.toml:N`."""
+"""Measured rates as a chip file, for `shardwise plan MODEL ./FILE.toml:N`.
+
+The file of a GPU or a TPU is that of the catalog with measured figures in place of published ones.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 
 from shardwise.errors import file_error
+from shardwise.hardware import find_chip
+from shardwise.hardware.catalog import is_chip
 from shardwise.hardware.figure import unit_of
 from shardwise.measure.rates import MeasuredRates
+
+# What JAX calls a device whose name in the catalog is another.
+CATALOG_NAMES = {"TPU v5": "v5p"}
+PER_SECOND = ("FLOP/s", "B/s")  # units of rates, which the devices of a chip have together
+OF_THE_CATALOG = ("hbm.capacity", "node.gpus")  # JAX may use a part of the memory alone
 
 
 def as_toml(rates: MeasuredRates) -> str:
     """Return the rates as a chip file."""
+    name = CATALOG_NAMES.get(rates.device_kind, rates.device_kind)
+    if rates.kind != "cpu" and is_chip(name):
+        return _of_catalog(rates, find_chip(name).name)
     month = f"{datetime.date.today():%Y-%m}"
     part = f"one of {rates.n_devices} devices of " if rates.n_devices > 1 else ""
     title = f"{part}this {_processor()}"
@@ -27,7 +41,35 @@ def as_toml(rates: MeasuredRates) -> str:
         f'as_of = "{month}"',
         f'note = "{_note(rates)}"',
     ]
-    return "\n".join([*lines, *_tables(rates, month)]) + "\n"
+    tables = _tables(rates, rates.figures)
+    return "\n".join([*lines, *_written(tables)]) + "\n"
+
+
+def _of_catalog(rates: MeasuredRates, name: str) -> str:
+    """The chip of the catalog with measured figures.
+
+    Its name is another, so that what published runs reach of the peaks is not counted again.
+    """
+    text = (files("shardwise.hardware") / "catalog" / f"{name}.toml").read_text(encoding="utf-8")
+    n_devices = find_chip(name).n_devices or 1
+    figures = {
+        path: value * (n_devices if unit_of(path) in PER_SECOND else 1)
+        for path, value in rates.figures.items()
+        if path not in OF_THE_CATALOG
+    }
+    measured = _tables(rates, figures)
+    lines = []
+    table = ""
+    for line in text.splitlines():
+        key = line.split(" = ")[0]
+        if line.startswith("["):
+            table = line.strip("[]")
+            lines += [line, *measured.pop(table, {}).values()]
+        elif (table, key) == ("", "name"):
+            lines.append(f'name = "{name}-measured"')
+        elif f"{table}.{key}" not in figures:
+            lines.append(line)
+    return "\n".join([*lines, *_written(measured)]) + "\n"
 
 
 def _note(rates: MeasuredRates) -> str:
@@ -40,20 +82,27 @@ def _note(rates: MeasuredRates) -> str:
     return note
 
 
-def _tables(rates: MeasuredRates, month: str) -> Iterator[str]:
-    """The lines of all figures."""
-    measured = f"measured on this machine, {datetime.date.today().isoformat()}"
-    group = ""
-    for path in sorted(rates.figures, key=lambda path: path.split(".")[0]):
+def _tables(rates: MeasuredRates, figures: Mapping[str, float]) -> dict[str, dict[str, str]]:
+    """Table -> key -> line of a figure."""
+    today = datetime.date.today()
+    measured = f"measured on this machine, {today.isoformat()}"
+    tables: dict[str, dict[str, str]] = {}
+    for path, figure in figures.items():
         table, _, key = path.partition(".")
-        if table != group:
-            yield ""
-            yield f"[{table}]"
-            group = table
-        found = rates.sources.get(path)
-        source = f"{measured}: {found}" if found else measured
-        value = _value(rates.figures[path], unit_of(path) or "")
-        yield f'{key} = {{ value = {value}, source = "{source}", as_of = "{month}" }}'
+        how = rates.sources.get(path)
+        source = f"{measured}: {how}" if how else measured
+        value = _value(figure, unit_of(path) or "")
+        line = f'{key} = {{ value = {value}, source = "{source}", as_of = "{today:%Y-%m}" }}'
+        tables.setdefault(table, {})[key] = line
+    return tables
+
+
+def _written(tables: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """The lines of tables, by their names."""
+    for table, lines in sorted(tables.items()):
+        yield ""
+        yield f"[{table}]"
+        yield from lines.values()
 
 
 def _value(value: float, unit: str) -> str:

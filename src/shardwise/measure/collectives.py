@@ -11,9 +11,8 @@ from jax import lax
 from shardwise.hardware.figure import GROUP_SIZES
 from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.fit import Fit, fitted_transfer
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
-
-NUMBERS = (1 << 10, 1 << 16, 1 << 19)  # fp32 numbers of an array on one device
 
 # kind -> (the collective, bytes that it joins in relation to those of an array on one device): V of
 # the book, as `ops.collective` counts.
@@ -37,12 +36,13 @@ def group_sizes(n_devices: int) -> list[int]:
 def measure_collectives(devices: AllDevices) -> Part[dict[str, Fit]]:
     """Fit the seconds of each kind in groups of each size to latency and bytes: `all_gather_4`."""
     cases = [(kind, size) for size in group_sizes(devices.n) for kind in KINDS]
-    programs = [program(kind, size, n) for kind, size in cases for n in NUMBERS]
+    joined = sizes_of(devices.platform).joined
+    programs = [program(kind, size, n) for kind, size in cases for n in joined]
     seconds = iter((yield from devices.seconds_of_each(programs)))
     fits = {}
     for kind, size in cases:
-        joined = size if KINDS[kind][1] else 1
-        rows = [((1.0, 4.0 * n_numbers * joined), next(seconds)) for n_numbers in NUMBERS]
+        times = size if KINDS[kind][1] else 1
+        rows = [((1.0, 4.0 * n_numbers * times), next(seconds)) for n_numbers in joined]
         fits[f"{kind}_{size}"] = fitted_transfer(rows)
     return fits
 

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.estimate.elementwise import WIDTHS
-from shardwise.estimate.training.measured_rates import LOGITS, TOKENS, WIDTH
+from shardwise.estimate.training.measured_rates import measured_sizes
 from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
 from shardwise.models.numerics import PLAIN_NORM, PLAIN_ROPE
 from shardwise.runtime.blocks.elementwise import normalize, scale_and_shift
@@ -22,8 +23,6 @@ from shardwise.runtime.blocks.positions import RotaryAngles, rotate
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
 
-HEAD_WIDTH = 64
-TABLE = (1536, WIDTH)  # of embeddings
 REPEATS = 4  # of the work of a layer in a program
 
 
@@ -41,17 +40,19 @@ class Between(NamedTuple):
 
 def block(platform: str) -> dict[str, Between]:
     """Element-wise work of a layer by the name of its width in `WIDTHS`."""
+    tokens, width, _ = measured_sizes(platform)
+    head_width = sizes_of(platform).head_width
 
     def residual(x_MD: Any, y_MD: Any) -> tuple[Any, Any]:
         x_MD = cpu.add_residual(x_MD, y_MD) if platform == "cpu" else x_MD + y_MD
         normalized = normalize(PLAIN_NORM, x_MD.astype(jnp.float32))
-        scale = jnp.ones(WIDTH, jnp.float32)
+        scale = jnp.ones(width, jnp.float32)
         return x_MD, scale_and_shift(PLAIN_NORM, normalized, scale, dtype=x_MD.dtype)
 
     def rotary(x_MD: Any) -> Any:
         # Angles are computed once for all layers.
-        angles = RotaryAngles(*(jnp.full((1, TOKENS, 1, HEAD_WIDTH // 2), a) for a in (0.6, 0.8)))
-        x_1MNH = x_MD.reshape(1, TOKENS, -1, HEAD_WIDTH)
+        angles = RotaryAngles(*(jnp.full((1, tokens, 1, head_width // 2), a) for a in (0.6, 0.8)))
+        x_1MNH = x_MD.reshape(1, tokens, -1, head_width)
         return rotate(PLAIN_ROPE, x_1MNH, angles)
 
     def gate(g_MF: Any, u_MF: Any) -> Any:
@@ -68,9 +69,10 @@ def measure_elementwise(devices: AllDevices, dtype_name: str) -> Part[dict[str, 
     """Bytes per second by width and pass: `D_forward`."""
     element_type = dtype(dtype_name)
     works = block(devices.platform)
+    tokens, width, _ = measured_sizes(devices.platform)
     programs: list[Program] = []
     for work in works.values():
-        arrays = [((TOKENS, WIDTH), element_type)] * work.n_arrays
+        arrays = [((tokens, width), element_type)] * work.n_arrays
 
         def both(*arrays: Any, work: Between = work) -> Any:
             results, pull_back = jax.vjp(work.function, *arrays)
@@ -81,7 +83,7 @@ def measure_elementwise(devices: AllDevices, dtype_name: str) -> Part[dict[str, 
     seconds = iter((yield from devices.seconds_of_each(programs)))
     rates = {}
     for name, work in works.items():
-        n_bytes = element_type.dtype.itemsize * work.elements * TOKENS * WIDTH
+        n_bytes = element_type.dtype.itemsize * work.elements * tokens * width
         forward_s = next(seconds)
         rates[f"{name}_forward"] = n_bytes / forward_s
         rates[f"{name}_backward"] = 2 * n_bytes / max(next(seconds) - forward_s, forward_s / 2)
@@ -95,14 +97,16 @@ def lookup_bytes_per_s(devices: AllDevices) -> Part[float]:
         y_MD, pull_back = jax.vjp(lambda table_VD: table_VD[tokens_M], embedding_VD)
         return y_MD, pull_back(dy_MD)
 
-    arrays = [(TABLE, jnp.float32), ((TOKENS,), jnp.int32), ((TOKENS, TABLE[1]), jnp.float32)]
+    tokens, width, _ = measured_sizes(devices.platform)
+    rows = sizes_of(devices.platform).table_rows
+    arrays = [((rows, width), jnp.float32), ((tokens,), jnp.int32), ((tokens, width), jnp.float32)]
     seconds = yield from devices.seconds(Program(both, arrays))
-    return 2 * 4 * TOKENS * TABLE[1] / seconds
+    return 2 * 4 * tokens * width / seconds
 
 
 def loss_bytes_per_s(devices: AllDevices) -> Part[float]:
     """Bytes of logits per second of the loss with its gradient."""
-    rows, vocab = LOGITS
+    rows, vocab = logits = measured_sizes(devices.platform).logits
 
     def loss(logits_MV: Any, targets_M: Any) -> Any:
         if devices.platform == "cpu":
@@ -110,6 +114,6 @@ def loss_bytes_per_s(devices: AllDevices) -> Part[float]:
         target_M = jnp.take_along_axis(logits_MV, targets_M[:, None], axis=-1)[:, 0]
         return (jax.nn.logsumexp(logits_MV, axis=-1) - target_M).sum()
 
-    arrays = [(LOGITS, jnp.float32), ((rows,), jnp.int32)]
+    arrays = [(logits, jnp.float32), ((rows,), jnp.int32)]
     seconds = yield from devices.seconds(Program(jax.value_and_grad(loss), arrays))
     return 4 * rows * vocab / seconds

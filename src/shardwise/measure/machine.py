@@ -23,6 +23,7 @@ from shardwise.measure.products import measure_products, product
 from shardwise.measure.rates import MeasuredRates
 from shardwise.measure.serving.rates import measure_rates
 from shardwise.measure.serving.server import measure_server
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.small_step import measure_steps, overheads
 from shardwise.measure.timing import Call, OtherLoad, Part, take_turns
 from shardwise.measure.transfers import (
@@ -32,9 +33,7 @@ from shardwise.measure.transfers import (
     measure_loader,
 )
 from shardwise.measure.update import update_bytes_per_s
-from shardwise.runtime.devices import cpu_devices
-
-REFERENCE_DIM = 256
+from shardwise.runtime.devices import devices_or_cpu
 
 
 def measure(
@@ -43,18 +42,20 @@ def measure(
     *,
     serving: bool = False,
 ) -> MeasuredRates:
-    """Measure what plans need, on this CPU as N devices; takes about a minute.
+    """Measure what plans need, on N devices of this machine, or its CPU as N devices.
+
+    It takes about a minute.
 
     Args:
         on_stage: receives what is measured now.
         serving: whether plans of serving need it, too; on a single device of a CPU.
 
     Raises:
-        BadInput: JAX has started already, with fewer devices.
+        BadInput: there are fewer devices.
         MissingExtra: a package that serving needs is not installed.
     """
     load = OtherLoad()
-    devices = AllDevices(cpu_devices(n_devices))
+    devices = AllDevices(devices_or_cpu(n_devices))
     parts = [measure_steps(devices), *_parts(devices)]
     serving = serving and devices.n == 1 and devices.platform == "cpu"
     if serving:
@@ -74,6 +75,7 @@ def measure(
     rates = MeasuredRates(
         n_devices=n_devices,
         kind=devices.platform,
+        device_kind=devices.devices[0].device_kind,
         figures=figures | fastest(figures),
         sources={path: source for path, source in sources.items() if source},
         other_load=load.share(),
@@ -84,7 +86,8 @@ def measure(
 
 def reference(devices: AllDevices) -> Call:
     """A product on all devices that is timed in each round: the speed of the machine."""
-    arrays = [((REFERENCE_DIM, REFERENCE_DIM), jnp.float32)] * 2
+    dim = sizes_of(devices.platform).reference
+    arrays = [((dim, dim), jnp.float32)] * 2
     return devices.prepared(Program(product(devices.platform), arrays), {})()
 
 
@@ -104,7 +107,8 @@ def fastest(figures: Mapping[str, float]) -> dict[str, float]:
 def _parts(devices: AllDevices) -> Iterator[Part[Figures]]:
     """What is measured in turns."""
     yield _one("hbm.bandwidth", stream_bytes_per_s(devices))
-    yield _all("memory.", bandwidth_by_size(devices))
+    if devices.platform == "cpu":  # elsewhere what is measured is larger than caches
+        yield _all("memory.", bandwidth_by_size(devices))
     for dtype in TRAINING_DTYPES:
         yield _one(f"peak.{dtype}", square_flops_per_s(devices, dtype))
         yield _products(devices, dtype)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from shardwise.hardware.figure import MEMORY_KIB, MEMORY_STREAMS, memory_key
 from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.products import product
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
 from shardwise.runtime.dtypes import dtype
 
@@ -60,8 +61,9 @@ def passes(n_passes: int) -> Callable[..., Any]:
     return run
 
 
-def square_flops_per_s(devices: AllDevices, dtype_name: str, dim: int = 1024) -> Part[float]:
+def square_flops_per_s(devices: AllDevices, dtype_name: str) -> Part[float]:
     """FLOP/s of a large square product."""
+    dim = sizes_of(devices.platform).square
     arrays = [((dim, dim), dtype(dtype_name))] * 2
     seconds = yield from devices.seconds(Program(product(devices.platform), arrays))
     return 2 * dim**3 / seconds

@@ -13,23 +13,11 @@ import jax.numpy as jnp
 
 from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.fit import Fit, fitted
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu
 
-SHAPES = (  # M, I, O
-    (64, 384, 384),
-    (512, 192, 192),
-    (1024, 192, 768),
-    (1024, 768, 192),
-    (384, 384, 1536),
-    (2048, 128, 320),
-    (768, 768, 768),
-    (256, 384, 3072),
-    (1536, 96, 96),
-)
-LARGE = 1 << 27  # multiply-adds
-REPEATS, LARGE_REPEATS = 6, 2  # of a product in a program
 KINDS = ("forward", "input", "weight")  # the product, and the gradients of its two operands
 
 
@@ -44,17 +32,18 @@ def measure_products(devices: AllDevices, dtype_name: str) -> Part[Mapping[str, 
     """Fit the seconds of each kind of product to its FLOPs and bytes."""
     element_type = dtype(dtype_name)
     programs = []
+    sizes = sizes_of(devices.platform)
     for kind in KINDS:
-        for M, I, O in SHAPES:
+        for M, I, O in sizes.products:
             arrays = [(shape, element_type) for shape in ((M, I), (I, O), (M, O))]
-            repeats = LARGE_REPEATS if M * I * O >= LARGE else REPEATS
+            repeats = sizes.large_repeats if sizes.large <= M * I * O else sizes.repeats
             programs.append(Program(product_of(devices.platform, kind), arrays, repeats=repeats))
     seconds = iter((yield from devices.seconds_of_each(programs)))
     element_bytes = element_type.dtype.itemsize
     fits = {}
     for kind in KINDS:
         rows = []
-        for M, I, O in SHAPES:
+        for M, I, O in sizes.products:
             amounts = (2.0 * M * I * O, element_bytes * (M * I + I * O + M * O), 1.0)
             rows.append((amounts, next(seconds)))
         fits[kind] = fitted(rows)

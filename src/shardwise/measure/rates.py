@@ -16,6 +16,7 @@ class MeasuredRates:
     Args:
         n_devices: number of devices, N.
         kind: `cpu`, `gpu` or `tpu`.
+        device_kind: the chip, as JAX calls it; empty if it does not matter.
         figures: name of a figure in a chip's file -> its value in SI units.
         sources: name of a figure -> how it was found, where that is more than one measurement.
         other_load: share of the processors that other processes used during the measurement; None
@@ -25,6 +26,7 @@ class MeasuredRates:
 
     n_devices: int
     kind: str = "cpu"
+    device_kind: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     other_load: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def narrow_case(rates: MeasuredRates, depth: int) -> Case:
     """A narrow model on the measured machine; each device has one sequence."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "host.toml"
-        write_chip(rates, str(path))
+        write_chip(replace(rates, device_kind=""), str(path))  # in a row, whatever the chip
         system = parse_system(f"{path}:{rates.n_devices}")
     model = ModelConfig.dense(
         n_layers=depth, d_model=WIDTH, d_ff=WIDTH, n_heads=2, n_kv_heads=1, vocab=WIDTH

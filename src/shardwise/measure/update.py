@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from shardwise.measure.all_devices import AllDevices, Program
+from shardwise.measure.sizes import sizes_of
 from shardwise.measure.timing import Part
 from shardwise.runtime.kernels import cpu
 from shardwise.train.guard import guard
 from shardwise.train.recipe import Recipe
 
-SHAPE = (768, 1024)  # of an array
 N_ARRAYS = 3
 # Weight, gradient and both moments in fp32: the gradient is read, the others read and written.
 PARAMETER_BYTES = 4.0 * 7
@@ -40,7 +40,8 @@ def update_bytes_per_s(devices: AllDevices) -> Part[float]:
             moments = cpu.write_after(weights, moments, (first, second))
         return *jax.tree.leaves(weights), *jax.tree.leaves(moments)
 
-    n_elements = N_ARRAYS * SHAPE[0] * SHAPE[1]
-    arrays = [(SHAPE, jnp.float32)] * (4 * N_ARRAYS)
+    shape = sizes_of(devices.platform).update
+    n_elements = N_ARRAYS * shape[0] * shape[1]
+    arrays = [(shape, jnp.float32)] * (4 * N_ARRAYS)
     seconds = yield from devices.seconds(Program(update, arrays, in_place=3 * N_ARRAYS))
     return PARAMETER_BYTES * n_elements / seconds

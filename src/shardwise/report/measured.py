@@ -56,7 +56,7 @@ def blocks(measured: MeasuredRates, saved: str | None) -> Iterator[Block]:
     if saved:
         yield quiet(
             f"saved {saved}: type  shardwise plan MODEL {saved}:{n_devices} --train "
-            "--dtype fp32 --batch NxT -o plan.json"
+            f"{'--dtype fp32 ' * (measured.kind == 'cpu')}--batch NxT -o plan.json"
         )
         if any(path.startswith("serving.") for path in measured.figures):
             yield quiet(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,27 @@ def local_devices() -> list[Any]:
         # libtpu has installed a handler that writes the stacks of all threads to stderr.
         signal.signal(signal.SIGTERM, on_sigterm)
     return sorted(devices, key=_sort_key)
+
+
+def devices_or_cpu(n_devices: int) -> list[Any]:
+    """Return `n_devices` of the TPUs or GPUs that JAX has here; without any, of this CPU.
+
+    Raises:
+        BadInput: there are fewer, or they cannot be used.
+    """
+    import jax
+
+    keep_freed_memory()
+    with suppress(RuntimeError):  # JAX has started already
+        jax.config.update("jax_num_cpu_devices", n_devices)
+    devices = local_devices()
+    title = PLATFORM_TITLES.get(devices[0].platform, devices[0].platform)
+    if len(devices) < n_devices:
+        raise BadInput(
+            f"JAX has {len(devices)} devices of {title} ({devices[0].device_kind}) here; "
+            f"{n_devices} are needed. JAX_PLATFORMS=cpu takes this CPU as so many devices."
+        )
+    return devices[:n_devices]
 
 
 def cpu_devices(n_devices: int) -> list[Any]:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import shardwise as sw
 from shardwise.estimate.serving.measured_rates import is_measured as serves
 from shardwise.estimate.training.measured_rates import is_measured as trains
-from shardwise.hardware import load_chip
+from shardwise.hardware import chip_names, find_chip, load_chip
 from shardwise.hardware.figure import FIELDS
 from shardwise.measure import timing
 from shardwise.measure.chip_file import write_chip
@@ -47,6 +48,43 @@ def test_all_figures_are_read_back(tmp_path: Path) -> None:
     assert {path: chip.figures[path].value for path in values} == pytest.approx(values)
     assert "measured on this machine" in chip.figures["serving.keys"].source
     assert chip.figures["training.fp32_forward"].source.endswith(sources["training.fp32_forward"])
+
+
+@pytest.mark.parametrize("name", [name for name in chip_names() if find_chip(name).kind != "cpu"])
+def test_a_measured_accelerator_is_the_chip_of_the_catalog_with_its_rates(
+    tmp_path: Path, name: str
+) -> None:
+    """Its devices have the rates of a chip together; what JAX may use of the memory is not all."""
+    catalog = find_chip(name)
+    figures = {"peak.bf16": 1.25e14, "hbm.bandwidth": 1e12, "hbm.capacity": 1e10}
+    figures |= {"training.step": 1e-4, "training.bf16_forward": 1e14, "node.gpus": 1}
+    rates = MeasuredRates(n_devices=1, kind=catalog.kind, device_kind=name, figures=figures)
+    write_chip(rates, str(tmp_path / "chip.toml"))
+    chip, n = load_chip(tmp_path / "chip.toml"), catalog.n_devices or 1
+    assert chip.name == f"{name}-measured"
+    assert chip.hbm_bytes_per_s == n * 1e12
+    assert chip.peak_flops_per_s == catalog.peak_flops_per_s | {"bf16": n * 1.25e14}
+    assert chip.training == pytest.approx({"step": 1e-4, "bf16_forward": n * 1e14})
+    assert chip.hbm_bytes == catalog.hbm_bytes
+    assert (chip.kind, chip.title, chip.ici) == (catalog.kind, catalog.title, catalog.ici)
+
+
+def test_a_plan_of_a_measured_gpu_is_at_its_rates(tmp_path: Path) -> None:
+    """Work between products, too: without it a step was a tenth shorter than on GPUs."""
+    figures = {"peak.bf16": 8e14, "hbm.bandwidth": 4e12}
+    for name in ("forward", "input", "weight"):
+        figures[f"training.bf16_{name}"] = 7e14
+    for name in ("forward", "backward"):
+        figures[f"training.bf16_attention_{name}_2048"] = 4e14
+        figures |= {f"training.bf16_{width}_{name}": 3.5e12 for width in ("D", "heads", "F")}
+    rates = MeasuredRates(n_devices=1, kind="gpu", device_kind="NVIDIA H200", figures=figures)
+    write_chip(rates, str(tmp_path / "chip.toml"))
+    model = sw.ModelConfig.dense(n_layers=4, d_model=2048, d_ff=8192, n_heads=16, vocab=32768)
+    job, system = sw.Train(batch=8, seq=2048), sw.hardware(f"{tmp_path / 'chip.toml'}:1")
+    plan = sw.plan(model, system, job, {"remat": "none"})
+    assert plan.estimate.rates.name == "hw measure"
+    n_flops = sum(operation.flops for operation in plan.operations)
+    assert plan.step.expected > 1.1 * n_flops / 7e14
 
 
 def test_the_file_says_that_the_machine_was_busy(tmp_path: Path) -> None:

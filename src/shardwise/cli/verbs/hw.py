@@ -29,8 +29,8 @@ def run(
         list[str] | None,
         argument(
             "[CHIP | SYSTEM | diff A B | measure N]",
-            "v5p, v5p:4x4x4, h100:64, ./mychip.toml; without it all chips; measure: this CPU as N "
-            "devices",
+            "v5p, v5p:4x4x4, h100:64, ./mychip.toml; without it all chips; measure: N GPUs or "
+            "TPUs of this machine, or its CPU as N devices",
         ),
     ] = None,
     slices: Annotated[bool, output("--slices", "the slices of a TPU chip")] = False,

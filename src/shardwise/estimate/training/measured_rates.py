@@ -10,6 +10,7 @@ are interpolated; beyond them they stay as they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, where
@@ -26,11 +27,31 @@ from shardwise.hardware.figure import (
 from shardwise.models import ModelConfig
 
 LOGIT_BYTES = 4.0  # the loss is computed in fp32
-TOKENS, WIDTH = 1024, 320  # of the element-wise work that was measured
-LOGITS = (512, 2048)  # rows and columns of the measured loss
 OPERATIONS = {"D": 2}  # in a layer, if there are several: both norms with their residual sums
 KIB = 1024
 FORWARD_SHARE = 1 / 3  # of what a layer takes whatever its sizes
+
+
+class MeasuredSizes(NamedTuple):
+    """Sizes of the arrays on which `hw measure` times what runs between products.
+
+    Args:
+        tokens, width: of element-wise work.
+        logits: rows and columns of the loss.
+    """
+
+    tokens: int
+    width: int
+    logits: tuple[int, int]
+
+
+CPU_SIZES = MeasuredSizes(1024, 320, (512, 2048))
+ACCELERATOR_SIZES = MeasuredSizes(8192, 4096, (4096, 65536))  # more than caches hold
+
+
+def measured_sizes(kind: str) -> MeasuredSizes:
+    """Those of a kind of chip: `cpu`, `gpu` or `tpu`."""
+    return CPU_SIZES if kind == "cpu" else ACCELERATOR_SIZES
 
 
 def is_measured(chip: Chip) -> bool:
@@ -76,7 +97,7 @@ def elementwise_s(
     config: ModelConfig,
     tensor: Num,
     copies: Num,
-    tokens: Num = TOKENS,
+    tokens: Num | None = None,
 ) -> Num:
     """Seconds per token of what runs between the products of all layers.
 
@@ -84,8 +105,12 @@ def elementwise_s(
         phase: the backward pass has twice as many bytes.
         tensor: chips that share the sharded widths.
         copies: chips of these that have the same tokens of the residual.
-        tokens: of a microbatch on a chip: larger arrays are in slower memory.
+        tokens: of a microbatch on a chip: larger arrays are in slower memory. By default those of
+            the measurement.
     """
+    sizes = measured_sizes(chip.kind)
+    if tokens is None:
+        tokens = sizes.tokens
     name = "backward" if phase == "backward" else "forward"
     repeats = 2.0 if phase == "backward" else 1.0
     key = measured_as(dtype)
@@ -97,7 +122,7 @@ def elementwise_s(
             share = (copies if width in replicated else 1) / tensor
             like = width if width in BETWEEN else BETWEEN[0]  # of which the rate is known
             n_bytes = element_bytes * tokens * elements * share / OPERATIONS.get(width, 1)
-            measured_elements = TOKENS * WIDTH * WIDTHS[like] / OPERATIONS.get(like, 1)
+            measured_elements = sizes.tokens * sizes.width * WIDTHS[like] / OPERATIONS.get(like, 1)
             rate_s = _per(chip, f"{key}_{like}_{name}")
             byte_s = _of_size(chip, rate_s, n_bytes, element_bytes * measured_elements)
             seconds = seconds + group.count * elements * share * byte_s
@@ -113,7 +138,8 @@ def layer_s(chip: Chip, phase: str) -> float:
 def loss_s(chip: Chip, logits: Num) -> Num:
     """Seconds of the loss and of its gradient."""
     n_bytes = LOGIT_BYTES * logits
-    measured_bytes = LOGIT_BYTES * LOGITS[0] * LOGITS[1]
+    rows, columns = measured_sizes(chip.kind).logits
+    measured_bytes = LOGIT_BYTES * rows * columns
     return n_bytes * _of_size(chip, _per(chip, "loss"), n_bytes, measured_bytes)
 
 
