@@ -272,11 +272,12 @@ def with_calls(events: list[Event], executions: list[Execution], compiled: Progr
         if len({program.calls for program in candidates}) != 1:
             continue
         program = candidates[0]
-        others = [i for i in within if not is_known[i]]
-        found = matched([events[i].name for i in others], program.calls)
-        for place, name in found.items():
-            kernel, operation = events[others[place]], program.operations[name]
-            events[others[place]] = replace(
+        kernels = [i for i in within if not is_known[i]]
+        calls = matched([events[i].name for i in kernels], program.calls)
+        for place, name in calls.items():
+            kernel = events[kernels[place]]
+            operation = program.operations[name]
+            events[kernels[place]] = replace(
                 kernel,
                 name=name,
                 operation=operation.operation,

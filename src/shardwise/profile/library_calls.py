@@ -36,9 +36,14 @@ def matched(kernels: Sequence[str], calls: Sequence[tuple[str, str]]) -> dict[in
         positions = [i for i, kernel in remaining.items() if name.search(kernel)]
         for i in positions:
             del remaining[i]
-        operations |= _in_order(positions, [one for one, to in calls if target.match(to)])
+        operations |= _in_order(positions, _to(target, calls))
     positions = [i for i, kernel in remaining.items() if not _NO_KERNEL_OF_PALLAS.search(kernel)]
-    return operations | _in_order(positions, [one for one, to in calls if TRITON.match(to)])
+    return operations | _in_order(positions, _to(TRITON, calls))
+
+
+def _to(target: re.Pattern[str], calls: Sequence[tuple[str, str]]) -> list[str]:
+    """The operations that call a library."""
+    return [operation for operation, called in calls if target.match(called)]
 
 
 def _in_order(positions: Sequence[int], operations: Sequence[str]) -> dict[int, str]:
@@ -69,17 +74,17 @@ def _calls(
     Raises:
         LookupError: a schedule, or the number of turns of a loop, is missing.
     """
-    instructions = {one.id: one for one in computations[computation].instructions}
+    by_id = {instruction.id: instruction for instruction in computations[computation].instructions}
     for number in order[computation]:
-        one = instructions[number]
-        if one.opcode == CUSTOM_CALL:
-            yield one.name, one.custom_call_target
-        elif one.opcode == CALL:
-            yield from _calls(one.called[0], computations, order)
-        elif one.opcode == LOOP:
+        instruction = by_id[number]
+        if instruction.opcode == CUSTOM_CALL:
+            yield instruction.name, instruction.custom_call_target
+        elif instruction.opcode == CALL:
+            yield from _calls(instruction.called[0], computations, order)
+        elif instruction.opcode == LOOP:
             # The body is called first, then the condition.
-            inside = tuple(_calls(one.called[0], computations, order))
-            for _ in range(_turns(one) if inside else 0):
+            inside = tuple(_calls(instruction.called[0], computations, order))
+            for _ in range(_turns(instruction) if inside else 0):
                 yield from inside
 
 
