@@ -18,6 +18,7 @@ from shardwise.compare.groups import (
 )
 from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.step_items import step_items
+from shardwise.ops.program import Matmul
 from shardwise.plan.schema.common import Operation
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -90,7 +91,10 @@ def _training_step(plan: Plan) -> PlannedStep:
             continue
         group = planned_group(item.name)
         _add(seconds, group, float(item.seconds))
-        _add(flops, group, float(item.flops))
+        padded = 1.0
+        if isinstance(item.work, Matmul):
+            padded = priced.rates.padded_experts(item.work)
+        _add(flops, group, padded * float(item.flops))
         if item.phase == "remat":
             _add(remat_s, group, float(item.seconds))
     for role, exposed_s in time.comm_s.items():

@@ -127,6 +127,9 @@ def step_headline(comparison: StepComparison) -> str:
             f"{text}. The plan's rates are not those of this machine: measure it again (shardwise "
             "hw measure), or correct a plan of training (compare --calibrate)."
         )
+    slow = next(_slow_rates(comparison), "")
+    if slow and step.ratio is not None:
+        return f"{text}: {slow}. Measure it again when it is quiet."
     if comparison.causes:
         if comparison.causes[0].kind == causes.MEMORY:  # which costs no seconds
             return f"{text}. No part takes longer than planned; {phrase(comparison.causes[0])}."
@@ -176,7 +179,6 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
         )
     if comparison.accounted_fraction is not None:
         yield "account", f"{percent(comparison.accounted_fraction)} of the step is in operations"
-    yield from label_first("rates", _slow_rates(comparison))
     hidden = comparison.hidden
     if hidden is not None:
         measured = ""

@@ -253,6 +253,10 @@ def _shown_name(part: OperationTime, width: int) -> str:
     if "+" in name and part.category in (COMMUNICATION, WAIT):
         what = "gradients: " if part.phase == BACKWARD else ""
         name = what + name.replace("+", ", ")
+    primitive, _, source = name.rpartition(" ")
+    line = source.rpartition(":")[2]
+    if primitive and line.isdecimal() and len(name) > width:  # `dot_general model…:190`
+        return f"{name[: width - len(line) - 2]}…:{line}"
     if " " in name and len(name) > width:
         return f"{name[: width - 1]}…"
     return _shortened(name, width)

@@ -28,6 +28,8 @@ N_NAMES = 2  # operations that are named, the largest
 LEAST_CAST = 0.25  # share of the FLOPs of products; CPUs forget the casts of the forward pass
 # For an element that a step updates: 6 for each token, with Adam a third of that.
 FEW_FLOPS = 200
+MOSTLY = 2.0  # times its own seconds that devices wait in a collective, whose hint is the waiting
+SLOWER = 0.9  # of the rate of other products, below which an odd dim costs
 
 
 def hints(profile: Profile) -> Iterator[str]:
@@ -68,7 +70,8 @@ def _operations(profile: Profile) -> Iterator[str]:
             share += waiting.get((part.name, part.phase), 0.0)
         least = LEAST_COLLECTIVE if part.category == COMMUNICATION else LEAST
         if share >= least:
-            hint = _hint(part, has_plan=bool(profile.plan), on_cpu=profile.kind == "CPU")
+            waiting_s = profile.step_s * (share - part.share)
+            hint = _hint(part, waiting_s, bool(profile.plan), on_cpu=profile.kind == "CPU")
             if hint:
                 yield hint
 
@@ -109,14 +112,23 @@ def _few_tokens(profile: Profile) -> Iterator[str]:
 
 def _odd_dims(profile: Profile) -> Iterator[str]:
     """Products with a dim that does not fill the vectors of the device."""
-    parts = [part for part in profile.operations if part.category == MATMUL and part.odd_dim]
+    products = [part for part in profile.operations if part.category == MATMUL]
+    parts = [part for part in products if part.odd_dim]
     seconds = sum(part.seconds for part in parts)
-    if seconds >= LEAST * profile.step_s:
+    rate, other = _rate(parts), _rate([part for part in products if not part.odd_dim])
+    if seconds >= LEAST * profile.step_s and (not other or rate < SLOWER * other):
         dim = max(part.odd_dim for part in parts)
+        share = f", at {percent(rate / other)} of the FLOP/s of the others" if other else ""
         yield (
             f"{_largest(parts)}: {units.show_seconds(seconds)} of products with a dim of {dim:,}, "
-            "which does not fill the vectors of the device: pad it"
+            f"which does not fill the vectors of the device{share}: pad it"
         )
+
+
+def _rate(products: Sequence[OperationTime]) -> float:
+    """FLOP/s of products together; 0 if they are not known."""
+    seconds = sum(part.seconds for part in products)
+    return sum(part.flops or 0.0 for part in products) / seconds if seconds else 0.0
 
 
 def _remat(profile: Profile) -> Iterator[str]:
@@ -132,15 +144,24 @@ def _remat(profile: Profile) -> Iterator[str]:
     )
 
 
-def _hint(part: OperationTime, *, has_plan: bool = False, on_cpu: bool = False) -> str:
-    """The sentence on an operation; empty if there is none."""
+def _hint(
+    part: OperationTime, waiting_s: float = 0.0, has_plan: bool = False, *, on_cpu: bool = False
+) -> str:
+    """The sentence on an operation; empty if there is none.
+
+    Args:
+        waiting_s: of a collective, in which devices wait for each other before it.
+    """
     text = f"{part.name}: {units.show_seconds(part.seconds)}"
     if part.category == COPY:
         return f"{text} of {SAVED_COPIES if part.name == SAVED else COPIES}"
     if part.category == COMMUNICATION and part.collectives:
         kind = max(part.collectives, key=lambda kind: part.collectives[kind])
         reason = GATHERED if kind == ALL_GATHER else COLLECTIVE * has_plan
-        return f"{text} of {DISPLAY_NAMES.get(kind, kind)}{reason}"
+        name = DISPLAY_NAMES.get(kind, kind)
+        if waiting_s > MOSTLY * part.seconds:
+            return f"{part.name}: {units.show_seconds(waiting_s)} of waiting in its {name}{reason}"
+        return f"{text} of {name}{reason}"
     if part.category == WAIT:
         return f"{text} of {SHARED_CORES if on_cpu else WAITING}"
     return ""

@@ -112,6 +112,11 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
             f"{n_devices:,} devices: a CPU is measured as at most {MAX_DEVICES}. Take a number "
             f"that its {os.cpu_count()} cores can share."
         )
+    if n_devices and n_devices > 1 and n_devices % 2:
+        inputs.refuse(
+            f"{n_devices:,} devices: collectives are measured in groups of 2, 4, 8, ... of them. "
+            f"Take {n_devices - 1:,} or {n_devices + 1:,}."
+        )
     inputs.optional(parse_output_file, file)
     inputs.done()
     measured_chip = _measured(n_devices, quiet=as_json)

@@ -225,7 +225,7 @@ class Rates:
                 rows, width, depth = work.tiles
                 tokens = depth if kind == "weight" else rows
                 one_s = measured_rates.lookup_s(self.chip, dtype, tokens, width)
-            seconds = count * work.experts * one_s * self._padded_experts(matmul)
+            seconds = count * work.experts * one_s * self.padded_experts(matmul)
         if matmul.name == "unembed":
             array = matmul.program.local.output
             logits = array.local_elements(matmul.sizes, layout.sizes)
@@ -242,7 +242,7 @@ class Rates:
             bytes_per_s=work.n_bytes / maximum(seconds, SHORTEST_S),
         )
 
-    def _padded_experts(self, matmul: Matmul) -> float:
+    def padded_experts(self, matmul: Matmul) -> float:
         """Rows of the experts' products in relation to the tokens that are routed to them.
 
         XLA's CPU backend has no ragged AllToAll, so that each expert has room for all tokens.
