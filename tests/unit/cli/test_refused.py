@@ -60,6 +60,10 @@ REFUSED = [
     ("models 'l l a m a 3 8 b'", '✗ unknown model "l l a m a 3 8 b".'),
     # no end
     ("hw measure 100000", "✗ 100,000 devices: a CPU is measured as at most 64."),
+    (
+        "hw measure 3",
+        "✗ 3 devices: collectives are measured in groups of 2, 4, 8, ... of them. Take 2",
+    ),
     ("help plam", '✗ unknown verb "plam". Close: "plan"'),
 ]
 

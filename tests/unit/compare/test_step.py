@@ -285,3 +285,17 @@ def test_the_document_of_a_failed_command(tmp_path: Path) -> None:
     document.write_text('{"error": {"message": "of another program"}}')
     with pytest.raises(BadFile, match="problems"):
         read_input(str(document))
+
+
+def test_planned_products_of_experts_on_cpus_have_a_slot_for_every_token() -> None:
+    """As the program computes them: a trace of the plan is not another program's."""
+    config = "mixtral-8x7b,n_layers=1,d_model=64,d_ff=128,n_heads=4,n_kv_heads=2,vocab=256"
+    job = sw.Train(batch=2, seq=64, weights="fp32", compute="fp32")
+    case = sw.plan(sw.model(config), sw.hardware(f"{FOLDER / 'host.toml'}:1"), job)
+    flops = {"router": 0.0, "experts": 0.0}
+    for operation in case.operations:
+        if operation.name.startswith("moe."):
+            part = "router" if operation.name.startswith("moe.router") else "experts"
+            flops[part] += operation.flops
+    planned = planned_step(case).flops["expert matmuls"]
+    assert planned == pytest.approx(flops["router"] + 4 * flops["experts"])  # of 8, 2 are chosen

@@ -123,6 +123,18 @@ def test_faults_of_products_have_a_hint(changes: dict[str, object], words: str) 
     assert words in hint
 
 
+@pytest.mark.parametrize(("rate", "has_hint"), [(0.5, True), (0.95, False)])
+def test_an_odd_dim_has_a_hint_where_its_products_are_slower(rate: float, has_hint: bool) -> None:
+    profile = msgspec.json.decode((RECORDED / "fsdp.profile.json").read_bytes(), type=Profile)
+    odd = OperationTime(
+        name="unembed", phase="forward", category=MATMUL, count=1.0,
+        seconds=0.5 * profile.step_s, share=0.5, flops=rate * 1e9, odd_dim=4001,
+    )  # fmt: skip
+    operations = (odd, replace(odd, name="mlp.up", flops=1e9, odd_dim=0))
+    found = [*hints(replace(profile, operations=operations, updated_elements=None))]
+    assert [f"at {rate:.0%}".replace("%", " %") in hint for hint in found] == [True] * has_hint
+
+
 @pytest.mark.parametrize("changes", [{}, {"upcast_flops": 2e8}, {"phase": "", "flops": 1e8}])
 def test_a_product_without_a_fault_has_none(changes: dict[str, object]) -> None:
     assert hints_of(**changes) == []

@@ -334,4 +334,6 @@ def test_large_operations_have_a_hint() -> None:
     assert "AllGather" in first
     assert second == "mlp.up: 100 ms of AllReduce"  # without a plan to put it beside
     assert "donate" in third
+    waits = (replace(reduce, seconds=0.01), replace(part, category=WAIT, seconds=0, share=0.09))
+    assert "of waiting in its AllReduce" in next(hints(replace(profile, operations=waits)))
     assert [*hints(replace(profile, operations=(replace(part, share=0.05),)))] == []

@@ -61,6 +61,8 @@ class FrameworkMemory:
         query_block: number of keys in a block of flash attention, for kernels that keep each
             block's part of the query gradients until they sum all blocks (Splash's fused backward
             kernel); 0 for kernels with one running sum.
+        live_scores: whether all scores of a layer are in memory, in several arrays at once, in a
+            step of one device.
         communicator_bytes: bytes of communicators in a job on several chips, outside the
             framework's allocator.
     """
@@ -81,11 +83,13 @@ class FrameworkMemory:
     full_weights_at_start: bool = False
     xla_scheduled: bool = False
     query_block: int = 0
+    live_scores: bool = False
     communicator_bytes: float = 0.0
 
 
 DEFAULT_FRAMEWORK = FrameworkMemory()
 FRAMEWORK_OF_KIND = {
+    "cpu": FrameworkMemory(live_scores=True),
     "gpu": FrameworkMemory(communicator_bytes=NCCL_BYTES),
     "tpu": FrameworkMemory(logit_bytes=LOSS_XLA, xla_scheduled=True, query_block=MASK_TILE["tpu"]),
 }
@@ -94,7 +98,8 @@ FRAMEWORK_OF_KIND = {
 def planned_framework(kind: str) -> FrameworkMemory:
     """Framework that the planner assumes on chips of a kind (`hardware.Chip.kind`).
 
-    GPUs communicate through NCCL. On TPUs XLA compiles everything; `bench/check.py` measures its
-    behavior.
+    GPUs communicate through NCCL. XLA's CPU compiler runs the operations of one device side by
+    side, so that arrays of attention do not follow each other in the same memory. On TPUs XLA
+    compiles everything; `bench/check.py` measures its behavior.
     """
     return FRAMEWORK_OF_KIND.get(kind, DEFAULT_FRAMEWORK)

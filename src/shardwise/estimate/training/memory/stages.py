@@ -5,6 +5,7 @@ The modules `activations` and `parameters` count elements; this module turns the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from shardwise import units
@@ -36,6 +37,11 @@ from shardwise.workload import Train
 GATHERED_LAYERS = 2
 # Bytes per element of gathered weights and of buckets: wider weights are cast to 16 bits first.
 HALF = 2.0
+FP32 = 4.0
+# Arrays of scores in the backward pass of `runtime.kernels.cpu`, and those that are cast in 16
+# bits; the blocks in which it computes the scores of long sequences.
+LIVE_SCORES, CAST_SCORES = 5.0, 3.0
+BLOCKED_TOKENS, QUERY_BLOCKS = 512, 4
 # Bytes per parameter of fp8 copies. Transformer Engine caches a weight in fp8 and, because Hopper
 # supports only one layout of fp8 matmuls, also its transpose ("FP8 weight caching" in its user
 # guide). Weights in fp8 are these copies themselves; of other arrays than matmuls' they are in
@@ -156,7 +162,7 @@ class FullestStages:
         if has_embedding and self.framework.embedding_mask_bytes:
             masked = self._tokens() * self.config.d_model
             saved = saved + masked * self.framework.embedding_mask_bytes
-        peak = working * self.job.activation_bytes + self._gathered_layer()
+        peak = working * self.job.activation_bytes + self._gathered_layer() + self._live_scores()
         if has_head:
             peak = maximum(peak, self._head(outer))
         if has_embedding and self.framework.xla_scheduled:
@@ -171,6 +177,23 @@ class FullestStages:
             freed = parameters.all * HALF - sum(state) - gathered - buckets
             peak = peak + self._unused(freed, saved * in_flight + peak - gathered)
         return (*state, saved * in_flight, peak + buckets)
+
+    def _live_scores(self) -> Num:
+        """Scores of a layer in the backward pass of attention on one CPU device.
+
+        It computes scores, masked scores, probabilities, and the gradients of both, in fp32. In 16
+        bits three of these are cast, and cast back to be multiplied.
+        """
+        if not self.framework.live_scores:
+            return 0.0
+        n_arrays = LIVE_SCORES if self.job.compute == "fp32" else LIVE_SCORES + CAST_SCORES
+        heads = [group.layer.attention.n_heads for group in self.config.groups
+                 if group.layer.attention]  # fmt: skip
+        scores = self._tokens() * self.job.seq * max(heads, default=0)
+        if self.job.seq >= BLOCKED_TOKENS:  # keys behind a block of queries are left out
+            scores = scores * (QUERY_BLOCKS + 1) / (2 * QUERY_BLOCKS)
+        n_chips = math.prod(self.layout.sizes.values())
+        return where(n_chips > 1, 0 * scores, FP32 * n_arrays * scores)
 
     def _unused(self, freed: Num, activations: Num) -> Num:
         """Bytes of the memory of full initial weights that stay reserved but unused.

@@ -51,6 +51,25 @@ def test_gpus_take_memory_to_join_a_job() -> None:
     assert torus.margin == DRIVER_BYTES + FRAGMENTATION * torus.total
 
 
+@pytest.mark.parametrize(("seq", "share"), [(256, 1.0), (512, 0.625)])
+@pytest.mark.parametrize(("compute", "n_arrays"), [("fp32", 5), ("bf16", 8)])
+def test_one_cpu_device_has_all_scores_of_a_layer(
+    seq: int, share: float, compute: str, n_arrays: int
+) -> None:
+    """Several devices have them one after another."""
+    job = dataclasses.replace(JOB, seq=seq, compute=compute)
+    few = dataclasses.replace(SMALL, vocab=256)
+    cpu = planned_framework("cpu")
+    one, other = (
+        memory(few, Layout(mesh=Mesh(), micro_batch=8), software, job)
+        for software in (cpu, DEFAULT_FRAMEWORK)
+    )
+    scores = 8 * 4 * seq**2  # sequences, heads
+    assert one.other - other.other == pytest.approx(4 * n_arrays * share * scores)
+    two = Layout(mesh=Mesh(data=2), micro_batch=4)
+    assert memory(few, two, cpu, job) == memory(few, two, job=job)
+
+
 def test_a_norm_copies_the_part_of_the_largest_gradient_that_a_chip_updates() -> None:
     layer = sum(w.size for w in layer_weights(SMALL, SMALL.main_layer))
     stage = 4 * layer + 8192 * 256
