@@ -49,6 +49,7 @@ def _training_units() -> dict[str, str]:
             found[f"{dtype}_{kind}"] = "FLOP/s"
             found[f"{dtype}_{kind}_bytes"] = "B/s"
             found[f"{dtype}_{kind}_start"] = "s"
+            found[f"{dtype}_experts_{kind}"] = "FLOP/s"
         for name in PASSES:
             found |= {f"{dtype}_{width}_{name}": "B/s" for width in BETWEEN}
             found |= {f"{dtype}_attention_{name}_{n}": "FLOP/s" for n in ATTENTION_LENGTHS}

@@ -12,6 +12,7 @@ from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
 from shardwise.measure.elementwise import lookup_bytes_per_s, loss_bytes_per_s, measure_elementwise
+from shardwise.measure.experts import measure_experts
 from shardwise.measure.fit import Figures, Fit, rate_and_start
 from shardwise.measure.memory import (
     bandwidth_by_size,
@@ -114,6 +115,7 @@ def _parts(devices: AllDevices) -> Iterator[Part[Figures]]:
         yield _products(devices, dtype)
         yield _all(f"training.{dtype}_", measure_elementwise(devices, dtype))
         yield _all(f"training.{dtype}_attention_", measure_attention(devices, dtype))
+    yield _all("training.bf16_experts_", measure_experts(devices))
     yield _one("training.loss", loss_bytes_per_s(devices))
     yield _one("training.lookup", lookup_bytes_per_s(devices))
     yield _one("training.update", update_bytes_per_s(devices))

@@ -18,6 +18,8 @@ class Sizes:
         square: dim of the product whose rate is the peak of a dtype.
         head_width: of rotary positions.
         table_rows: of embeddings.
+        experts: their number, tokens of all, width in and out; None where they are not measured: on
+            CPUs they are other products, of a slot for every token.
         heads: of attention.
         scores: of attention, of all heads and sequences together.
         update: shape of one of the arrays of an update.
@@ -32,6 +34,7 @@ class Sizes:
     square: int
     head_width: int
     table_rows: int
+    experts: tuple[int, int, int, int] | None
     heads: Attention
     scores: int
     update: tuple[int, int]
@@ -57,6 +60,7 @@ CPU = Sizes(
     square=1024,
     head_width=64,
     table_rows=1536,
+    experts=None,
     heads=Attention(n_heads=4, n_kv_heads=2, d_head=64),
     scores=1 << 20,
     update=(768, 1024),
@@ -81,6 +85,7 @@ ACCELERATOR = Sizes(
     square=8192,
     head_width=128,
     table_rows=32768,
+    experts=(32, 32768, 2048, 2048),
     heads=Attention(n_heads=16, n_kv_heads=8, d_head=128),
     scores=1 << 27,
     update=(4096, 4096),

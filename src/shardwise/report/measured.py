@@ -134,6 +134,9 @@ def _training(measured: MeasuredRates) -> Iterator[list[str]]:
 
     for kind in PRODUCTS:
         yield row(PRODUCT_NAMES[kind], kind, "FLOP/s")
+    if "training.bf16_experts_forward" in measured.figures:
+        for kind in PRODUCTS:
+            yield row(f"{PRODUCT_NAMES[kind]}, experts", f"experts_{kind}", "FLOP/s")
     for length in ATTENTION_LENGTHS:
         for phase in PASSES:
             name = f"attention, {length} tokens"

@@ -13,7 +13,7 @@ import shardwise as sw
 from shardwise.estimate.serving.measured_rates import is_measured as serves
 from shardwise.estimate.training.measured_rates import is_measured as trains
 from shardwise.hardware import chip_names, find_chip, load_chip
-from shardwise.hardware.figure import FIELDS
+from shardwise.hardware.figure import ATTENTION_LENGTHS, BETWEEN, FIELDS
 from shardwise.measure import timing
 from shardwise.measure.chip_file import write_chip
 from shardwise.measure.rates import MeasuredRates
@@ -25,6 +25,17 @@ GROUPS = ("products.", "serving.", "training.", "collectives.", "memory.", "tran
 ALL = {path: 2.5e9 for path in FIELDS if path.startswith(GROUPS)}
 ALL |= {path: 1.25e-4 for path in ALL if FIELDS[path].unit == "s"}
 RATES = MeasuredRates(n_devices=2, figures=MEMORY)
+PRODUCTS = ("forward", "input", "weight")
+GPU = {"peak.bf16": 8e14, "hbm.bandwidth": 4e12}
+GPU |= {f"training.bf16_{name}": 7e14 for name in PRODUCTS}
+GPU |= {
+    f"training.bf16_attention_{name}_{n}": 4e14
+    for name in ("forward", "backward")
+    for n in ATTENTION_LENGTHS
+}
+GPU |= {
+    f"training.bf16_{width}_{name}": 3.5e12 for name in ("forward", "backward") for width in BETWEEN
+}
 
 
 def test_the_share_of_others_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,13 +82,7 @@ def test_a_measured_accelerator_is_the_chip_of_the_catalog_with_its_rates(
 
 def test_a_plan_of_a_measured_gpu_is_at_its_rates(tmp_path: Path) -> None:
     """Work between products, too: without it a step was a tenth shorter than on GPUs."""
-    figures = {"peak.bf16": 8e14, "hbm.bandwidth": 4e12}
-    for name in ("forward", "input", "weight"):
-        figures[f"training.bf16_{name}"] = 7e14
-    for name in ("forward", "backward"):
-        figures[f"training.bf16_attention_{name}_2048"] = 4e14
-        figures |= {f"training.bf16_{width}_{name}": 3.5e12 for width in ("D", "heads", "F")}
-    rates = MeasuredRates(n_devices=1, kind="gpu", device_kind="NVIDIA H200", figures=figures)
+    rates = MeasuredRates(n_devices=1, kind="gpu", device_kind="NVIDIA H200", figures=GPU)
     write_chip(rates, str(tmp_path / "chip.toml"))
     model = sw.ModelConfig.dense(n_layers=4, d_model=2048, d_ff=8192, n_heads=16, vocab=32768)
     job, system = sw.Train(batch=8, seq=2048), sw.hardware(f"{tmp_path / 'chip.toml'}:1")
@@ -85,6 +90,21 @@ def test_a_plan_of_a_measured_gpu_is_at_its_rates(tmp_path: Path) -> None:
     assert plan.estimate.rates.name == "hw measure"
     n_flops = sum(operation.flops for operation in plan.operations)
     assert plan.step.expected > 1.1 * n_flops / 7e14
+
+
+def test_experts_have_rates_of_their_own(tmp_path: Path) -> None:
+    experts = {f"training.bf16_experts_{name}": 2e14 for name in PRODUCTS}
+    model = sw.model("mixtral-8x7b,n_layers=1,d_model=1024,d_ff=4096,vocab=4096")
+    steps = []
+    for i, rates in enumerate((GPU, GPU | experts)):
+        path = tmp_path / f"{i}.toml"
+        write_chip(
+            MeasuredRates(n_devices=1, kind="gpu", device_kind="h200", figures=rates), str(path)
+        )
+        plan = sw.plan(model, sw.hardware(f"{path}:1"), sw.Train(batch=8, seq=2048))
+        steps.append(plan.step.expected)
+    flops = 3 * 3 * 2 * (8 * 2048 * 2) * 1024 * 4096  # passes, matrices, tokens of both experts
+    assert steps[1] - steps[0] == pytest.approx(flops * (1 / 2e14 - 1 / 7e14), rel=1e-3)
 
 
 def test_the_file_says_that_the_machine_was_busy(tmp_path: Path) -> None:

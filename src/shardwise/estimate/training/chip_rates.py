@@ -220,12 +220,15 @@ class Rates:
             if matmul.phase == "backward":
                 output = matmul.program.local.output
                 kind = "weight" if output.gradient_of in program.weights else "input"
+            experts_s = measured_rates.experts_s_per_flop(self.chip, dtype, kind)
             one_s = measured_rates.product_s(self.chip, dtype, kind, *work.tiles)
             if matmul.term.module == "embed":  # a lookup, not a product with one-hot vectors
                 rows, width, depth = work.tiles
                 tokens = depth if kind == "weight" else rows
                 one_s = measured_rates.lookup_s(self.chip, dtype, tokens, width)
             seconds = count * work.experts * one_s * self.padded_experts(matmul)
+            if matmul.program.einsum.chosen and experts_s:
+                seconds = work.flops * experts_s
         if matmul.name == "unembed":
             array = matmul.program.local.output
             logits = array.local_elements(matmul.sizes, layout.sizes)

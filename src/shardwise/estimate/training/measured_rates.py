@@ -81,6 +81,11 @@ def product_s(chip: Chip, dtype: str, kind: str, rows: Num, columns: Num, depth:
     )
 
 
+def experts_s_per_flop(chip: Chip, dtype: str, kind: str) -> float:
+    """Seconds per FLOP of products of experts, each of its own tokens; 0 if not measured."""
+    return _per(chip, f"{measured_as(dtype)}_experts_{kind}")
+
+
 def attention_s_per_flop(chip: Chip, dtype: str, phase: str, length: float) -> float:
     """Seconds per FLOP of attention over sequences of a length."""
     name = "backward" if phase == "backward" else "forward"
