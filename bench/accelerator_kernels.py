@@ -207,27 +207,46 @@ def trained(name: str, a: Attention, platform: str, n_tokens: int) -> Iterator[C
     def forward(on: str, *x: Any) -> Any:
         return attention.attend(*x, a, on, a.d_head**-0.5, sinks_N=sinks_N)
 
-    def both(on: str, dy: Any, *x: Any) -> Any:
-        y, pull_back = jax.vjp(partial(forward, on), *x)
-        return y, pull_back(dy.astype(y.dtype))
-
     window = min(a.window or n_tokens, n_tokens)
     pairs = n_tokens * window - window * (window - 1) / 2
     flops = 2 * a.n_heads * pairs * (a.d_head + width)
     n_bytes = 2 * n_tokens * (a.n_heads + a.n_kv_heads) * (a.d_head + width)
-    passes = (
-        ("forward", forward, arrays, 1.0),
-        ("forward and backward", both, (do_BTNH, *arrays), 3.5),
+    case = Case(
+        name=f"attention, {name}",
+        arrays=arrays,
+        kernel=partial(forward, platform),
+        plain=partial(forward, "plain"),
+        flops=flops,
+        n_bytes=n_bytes,
     )
-    for word, run, taken, times in passes:
-        yield Case(
-            name=f"attention, {name}, {word}",
-            arrays=taken,
-            kernel=partial(run, platform),
-            plain=lambda *x, run=run: run("plain", *(y.astype(jnp.float32) for y in x)),
-            flops=times * flops,
-            n_bytes=times * n_bytes,
-        )
+    yield from passes(case, do_BTNH, 3.5)
+
+
+def passes(case: Case, dy: Any, times: float) -> Iterator[Case]:
+    """A case forward, and forward and backward.
+
+    Args:
+        case: of the forward pass, in the dtypes of its arrays.
+        dy: the cotangent of its result.
+        times: FLOPs and bytes of both passes in relation to those of the forward pass.
+    """
+
+    def in_fp32(function: Callable[..., Any], *x: Any) -> Any:
+        return function(*(y.astype(jnp.float32) for y in x))
+
+    def both(function: Callable[..., Any], dy: Any, *x: Any) -> Any:
+        y, pull_back = jax.vjp(function, *x)
+        return y, pull_back(dy.astype(y.dtype))
+
+    yield case._replace(name=f"{case.name}, forward", plain=partial(in_fp32, case.plain))
+    yield Case(
+        name=f"{case.name}, forward and backward",
+        arrays=(dy, *case.arrays),
+        kernel=partial(both, case.kernel),
+        plain=partial(in_fp32, partial(both, case.plain)),
+        flops=times * case.flops,
+        n_bytes=times * case.n_bytes,
+    )
 
 
 def served(
@@ -299,22 +318,17 @@ def experts(name: str, shape: tuple[int, int, int], platform: str, sizes: Sizes)
     def forward(on: str, x_RI: Any, w_EIJ: Any) -> Any:
         return grouped_matmul(on, x_RI, w_EIJ, sizes_E)
 
-    def both(on: str, dy: Any, *x: Any) -> Any:
-        y, pull_back = jax.vjp(partial(forward, on), *x)
-        return y, pull_back(dy.astype(y.dtype))
-
     flops = 2 * n_rows * inputs * outputs
     n_bytes = 2 * (n_rows * (inputs + outputs) + n_experts * inputs * outputs)
-    passes = (("forward", forward, arrays, 1), ("forward and backward", both, (dy_RJ, *arrays), 3))
-    for word, run, taken, times in passes:
-        yield Case(
-            name=f"grouped matmul, {name}, {word}",
-            arrays=taken,
-            kernel=partial(run, platform),
-            plain=lambda *x, run=run: run("plain", *(y.astype(jnp.float32) for y in x)),
-            flops=times * flops,
-            n_bytes=times * n_bytes,
-        )
+    case = Case(
+        name=f"grouped matmul, {name}",
+        arrays=arrays,
+        kernel=partial(forward, platform),
+        plain=partial(forward, "plain"),
+        flops=flops,
+        n_bytes=n_bytes,
+    )
+    yield from passes(case, dy_RJ, 3)
 
 
 def normal(seed: int, *shape: int) -> jax.Array:

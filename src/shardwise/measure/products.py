@@ -52,12 +52,16 @@ def measure_products(devices: AllDevices, dtype_name: str) -> Part[Mapping[str, 
 
 def product_of(platform: str, kind: str) -> Callable[..., Any]:
     """A function of x_MI, w_IO and dy_MO that returns their product of a kind."""
-    multiply = product(platform)
+    return of_kind(product(platform), kind)
 
-    def run(x_MI: Any, w_IO: Any, dy_MO: Any) -> Any:
+
+def of_kind(multiply: Callable[[Any, Any], Any], kind: str) -> Callable[..., Any]:
+    """A function of x, w and dy: the product of x and w, or the gradient of one of them."""
+
+    def run(x: Any, w: Any, dy: Any) -> Any:
         if kind == "forward":
-            return multiply(x_MI, w_IO)
-        _, pull_back = jax.vjp(multiply, x_MI, w_IO)
-        return pull_back(dy_MO)[KINDS.index(kind) - 1]
+            return multiply(x, w)
+        _, pull_back = jax.vjp(multiply, x, w)
+        return pull_back(dy)[KINDS.index(kind) - 1]
 
     return run
