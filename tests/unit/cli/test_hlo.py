@@ -105,6 +105,33 @@ def test_the_largest_operations_and_those_of_a_prefix() -> None:
     assert "2 operations whose names begin with fus." in text(FFW, "fus")
 
 
+def test_an_operation_without_a_name_of_the_model_has_its_line(tmp_path: Path) -> None:
+    program = tmp_path / "own.txt"
+    program.write_text("""HloModule jit_f, is_scheduled=true
+
+FileNames
+1 "models/own.py"
+
+FunctionNames
+1 "f"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=4 end_line=4 column=9 end_column=18}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+
+
+ENTRY %main (x: f32[64,32], w: f32[32,16]) -> f32[64,16] {
+  %x = f32[64,32]{1,0} parameter(0)
+  %w = f32[32,16]{1,0} parameter(1)
+  ROOT %dot.1 = f32[64,16]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, \
+metadata={op_name="jit(f)/dot_general" stack_frame_id=1}
+}
+""")
+    assert "%dot.1 1 65.5 kFLOP 100 % dot_general own.py:4" in text(str(program))
+
+
 def test_the_einsum_is_named() -> None:
     assert 'model mlp.up, forward einsum "BTD,DF->BTF"' in text(FFW, "fusion.1")
 

@@ -22,7 +22,7 @@ class OperationRow:
     """An operation in a list; numbers are of all its runs in one run of the program.
 
     Args:
-        operation, phase: see `operation.ModelPart`.
+        operation, phase, op_name, source: see `operation.ModelPart`.
         kinds: the kinds of its collectives.
         collective_bytes: V of the book, bytes of the whole arrays that its collectives move.
     """
@@ -32,6 +32,7 @@ class OperationRow:
     operation: str
     phase: str
     op_name: str
+    source: str
     kinds: tuple[str, ...]
     n_runs: int
     flops: int
@@ -138,7 +139,8 @@ def _row(
 ) -> OperationRow:
     computation = program.module.computations[op.computation]
     inside = list(instructions_inside(program.module, computation, op.instruction))
-    op_name, _ = naming(inside, op.instruction)
+    op_name, attributes = naming(inside, op.instruction)
+    sources = program.module.sources.lines_of(attributes)
     operation, phase = model_operation(op_name)
     return OperationRow(
         name=op.instruction.name,
@@ -146,6 +148,7 @@ def _row(
         operation=operation,
         phase=phase,
         op_name=op_name,
+        source=str(sources[0]) if sources else "",
         kinds=kinds,
         n_runs=op.n_runs,
         flops=op.flops,

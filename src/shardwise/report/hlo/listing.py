@@ -83,10 +83,11 @@ def _flops(value: float) -> str:
 
 
 def _what(row: OperationRow) -> str:
-    """The planned operation of a row, else its last scope, with its collectives."""
+    """The planned operation of a row, else its last scope and its line, with its collectives."""
     words = [collective_name(kind) for kind in row.kinds]
     if row.operation:
         words.append(f"{row.operation} {row.phase}")
     elif row.op_name and not row.kinds:
         words.append(printable(row.op_name.rpartition("/")[2][:SCOPE_WIDTH]))
-    return " ".join(words) or row.opcode
+        words.append(printable(row.source[-SCOPE_WIDTH:]))
+    return " ".join(filter(None, words)) or row.opcode
