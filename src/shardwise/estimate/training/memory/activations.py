@@ -19,12 +19,13 @@ from shardwise.estimate.training.memory.local_elements import (
     Term,
     activation_term,
 )
-from shardwise.models.config import Attention, Layer
+from shardwise.models.config import Attention, Layer, Moe
 from shardwise.models.model import ModelConfig
 from shardwise.ops.program import SavedActivation, Step
 from shardwise.strategy.layout import Form
 from shardwise.workload import Train
 
+CHOSEN = "k"  # dim of the experts that a token has chosen
 # Array of a layer (models/activations.py) -> the parts of the layer that produce it. An array is
 # dropped if any of its parts is recomputed.
 PRODUCERS = {
@@ -173,9 +174,11 @@ def _layer_terms(
     """Name -> number of elements of each array that a layer saves without remat."""
     terms = {}
     for activation in arrays:
-        terms[activation.array.name] = activation_term(
-            activation, _scale(activation, job, form, local)
-        )
+        scale = _scale(activation, job, form, local)
+        is_routed = any(dim.name == CHOSEN for dim in activation.array.dims)
+        if framework.padded_experts and is_routed and isinstance(layer.ffn, Moe):
+            scale = scale * layer.ffn.n_experts / layer.ffn.experts_per_token
+        terms[activation.array.name] = activation_term(activation, scale)
     if not framework.fused and layer.ffn and layer.ffn.gated:
         for activation in arrays:
             if activation.array.name in ACTIVATED_GATES:

@@ -63,6 +63,8 @@ class FrameworkMemory:
             kernel); 0 for kernels with one running sum.
         live_scores: whether all scores of a layer are in memory, in several arrays at once, in a
             step of one device.
+        padded_experts: whether each expert has a slot for every token, so that its arrays are as
+            large as those of a dense layer.
         communicator_bytes: bytes of communicators in a job on several chips, outside the
             framework's allocator.
     """
@@ -84,12 +86,13 @@ class FrameworkMemory:
     xla_scheduled: bool = False
     query_block: int = 0
     live_scores: bool = False
+    padded_experts: bool = False
     communicator_bytes: float = 0.0
 
 
 DEFAULT_FRAMEWORK = FrameworkMemory()
 FRAMEWORK_OF_KIND = {
-    "cpu": FrameworkMemory(live_scores=True),
+    "cpu": FrameworkMemory(live_scores=True, padded_experts=True),
     "gpu": FrameworkMemory(communicator_bytes=NCCL_BYTES),
     "tpu": FrameworkMemory(logit_bytes=LOSS_XLA, xla_scheduled=True, query_block=MASK_TILE["tpu"]),
 }
@@ -99,7 +102,8 @@ def planned_framework(kind: str) -> FrameworkMemory:
     """Framework that the planner assumes on chips of a kind (`hardware.Chip.kind`).
 
     GPUs communicate through NCCL. XLA's CPU compiler runs the operations of one device side by
-    side, so that arrays of attention do not follow each other in the same memory. On TPUs XLA
+    side, so that arrays of attention do not follow each other in the same memory; it has no
+    ragged AllToAll. On TPUs XLA
     compiles everything; `bench/check.py` measures its behavior.
     """
     return FRAMEWORK_OF_KIND.get(kind, DEFAULT_FRAMEWORK)

@@ -70,6 +70,18 @@ def test_one_cpu_device_has_all_scores_of_a_layer(
     assert memory(few, two, cpu, job) == memory(few, two, job=job)
 
 
+def test_experts_on_cpus_have_a_slot_for_every_token() -> None:
+    """Their arrays are four times as large where two of eight are chosen."""
+    model = load("mixtral-8x7b,n_layers=1,d_model=64,d_ff=128,n_heads=4,n_kv_heads=2,vocab=256")
+    layout = Layout(mesh=Mesh(), micro_batch=8)
+    padded, routed = (
+        memory(model, layout, FrameworkMemory(padded_experts=is_padded)).activations
+        for is_padded in (True, False)
+    )
+    copies = 8 * 1024 * 2 * (64 + 3 * 128)  # inputs, gate, up and hidden of both experts
+    assert padded - routed == pytest.approx(JOB.activation_bytes * 3 * copies)
+
+
 def test_a_norm_copies_the_part_of_the_largest_gradient_that_a_chip_updates() -> None:
     layer = sum(w.size for w in layer_weights(SMALL, SMALL.main_layer))
     stage = 4 * layer + 8192 * 256
