@@ -17,7 +17,7 @@ from shardwise.models import Attention
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.runtime.devices import devices_for
 from shardwise.runtime.kernels import attention, cpu
-from shardwise.runtime.training.programs import PLANNED_CAPACITY, step_of
+from shardwise.runtime.training.programs import step_of
 from shardwise.train.guard import guarded_optimizer
 from shardwise.train.recipe import Recipe
 from tests.host import host
@@ -145,12 +145,15 @@ def test_no_step_copies_the_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
 def test_a_layer_saves_what_is_planned(name: str, tmp_path: Path) -> None:
-    """No second copy of an input of several products, of weights, or of elementwise operations."""
+    """No second copy of an input of several products, of weights, or of elementwise operations.
+
+    Experts have a slot for every token, as where a model is trained.
+    """
     sizes = "n_layers=4,d_model=64,d_ff=192,n_heads=4,n_kv_heads=2,d_head=16,vocab=64"
     job = sw.Train(batch=4, seq=64, weights="fp32", compute="fp32", gradients="fp32")
     plan = sw.plan(sw.model(f"{name},{sizes}"), host(tmp_path, 1), job, {"remat": "none"})
     case = rebuild(plan)
-    step = step_of(case, devices_for(case.system, "it"), capacity=PLANNED_CAPACITY)
+    step = step_of(case, devices_for(case.system, "it"))
     jaxpr = jax.make_jaxpr(step.function())(*step.shapes())
     forward = next(scan for scan in scans(jaxpr.jaxpr) if scan.outvars[scan.params["num_carry"] :])
     stacks = [stack.aval for stack in forward.outvars[forward.params["num_carry"] :]]
