@@ -211,42 +211,46 @@ def trained(name: str, a: Attention, platform: str, n_tokens: int) -> Iterator[C
     pairs = n_tokens * window - window * (window - 1) / 2
     flops = 2 * a.n_heads * pairs * (a.d_head + width)
     n_bytes = 2 * n_tokens * (a.n_heads + a.n_kv_heads) * (a.d_head + width)
-    case = Case(
-        name=f"attention, {name}",
-        arrays=arrays,
-        kernel=partial(forward, platform),
-        plain=partial(forward, "plain"),
-        flops=flops,
-        n_bytes=n_bytes,
-    )
-    yield from passes(case, do_BTNH, 3.5)
+    work = {"flops": flops, "n_bytes": n_bytes}
+    yield from passes(f"attention, {name}", forward, platform, arrays, do_BTNH, work, 3.5)
 
 
-def passes(case: Case, dy: Any, times: float) -> Iterator[Case]:
-    """A case forward, and forward and backward.
+def passes(
+    name: str,
+    forward: Callable[..., Any],
+    platform: str,
+    arrays: tuple[Any, ...],
+    dy: Any,
+    work: dict[str, float],
+    times: float,
+) -> Iterator[Case]:
+    """A kernel forward, and forward and backward.
 
     Args:
-        case: of the forward pass, in the dtypes of its arrays.
+        forward: takes a platform and the arrays.
         dy: the cotangent of its result.
-        times: FLOPs and bytes of both passes in relation to those of the forward pass.
+        work: FLOPs and bytes of the forward pass.
+        times: those of both passes in relation to it.
     """
 
     def in_fp32(function: Callable[..., Any], *x: Any) -> Any:
         return function(*(y.astype(jnp.float32) for y in x))
 
-    def both(function: Callable[..., Any], dy: Any, *x: Any) -> Any:
-        y, pull_back = jax.vjp(function, *x)
+    def both(on: str, dy: Any, *x: Any) -> Any:
+        y, pull_back = jax.vjp(partial(forward, on), *x)
         return y, pull_back(dy.astype(y.dtype))
 
-    yield case._replace(name=f"{case.name}, forward", plain=partial(in_fp32, case.plain))
-    yield Case(
-        name=f"{case.name}, forward and backward",
-        arrays=(dy, *case.arrays),
-        kernel=partial(both, case.kernel),
-        plain=partial(in_fp32, partial(both, case.plain)),
-        flops=times * case.flops,
-        n_bytes=times * case.n_bytes,
-    )
+    for words, function, taken, factor in (
+        ("forward", forward, arrays, 1.0),
+        ("forward and backward", both, (dy, *arrays), times),
+    ):
+        yield Case(
+            name=f"{name}, {words}",
+            arrays=taken,
+            kernel=partial(function, platform),
+            plain=partial(in_fp32, partial(function, "plain")),
+            **{key: factor * amount for key, amount in work.items()},
+        )
 
 
 def served(
@@ -320,15 +324,8 @@ def experts(name: str, shape: tuple[int, int, int], platform: str, sizes: Sizes)
 
     flops = 2 * n_rows * inputs * outputs
     n_bytes = 2 * (n_rows * (inputs + outputs) + n_experts * inputs * outputs)
-    case = Case(
-        name=f"grouped matmul, {name}",
-        arrays=arrays,
-        kernel=partial(forward, platform),
-        plain=partial(forward, "plain"),
-        flops=flops,
-        n_bytes=n_bytes,
-    )
-    yield from passes(case, dy_RJ, 3)
+    work = {"flops": flops, "n_bytes": n_bytes}
+    yield from passes(f"grouped matmul, {name}", forward, platform, arrays, dy_RJ, work, 3)
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
