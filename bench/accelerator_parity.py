@@ -29,7 +29,7 @@ from shardwise.hardware.chip import with_values
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.json_output import encode
 from shardwise.plan.training.rebuild import rebuild
-from shardwise.runtime.devices import cpu_devices, local_devices
+from shardwise.runtime.devices import devices_or_cpu, local_devices
 from shardwise.runtime.kernels import attention, blockwise
 from shardwise.runtime.layout.mesh import role_mesh
 from shardwise.strategy.mesh import Mesh
@@ -143,7 +143,7 @@ def furthest(here: list[float], there: list[float]) -> float:
 def main(words: list[str]) -> None:
     """The side of the CPU, as a process."""
     plan: Any = decode(Path(words[0]).read_text())
-    devices = cpu_devices(rebuild(plan).system.chip.n_devices or 1)
+    devices = devices_or_cpu(rebuild(plan).system.chip.n_devices or 1)
     print(json.dumps(side(plan, devices, int(words[1]))))
 
 

@@ -8,7 +8,6 @@ themselves.
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 from math import exp, log
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from shardwise.errors import BadFile, BadInput, file_error
 from shardwise.estimate.calibration import own_factor
 from shardwise.estimate.training.measured_rates import is_measured
 from shardwise.hardware import Chip
+from shardwise.hardware.catalog import catalog_file
 from shardwise.hardware.load import load_chip
 from shardwise.plan.machine import system_of
 from shardwise.plan.schema.training import Plan
@@ -85,7 +85,7 @@ def _source(chip: Chip) -> Path:
     """The file of a chip: the user's, or that of the catalog."""
     if chip.path:
         return Path(chip.path)
-    return Path(str(files("shardwise.hardware") / "catalog" / f"{chip.name}.toml"))
+    return catalog_file(chip.name)
 
 
 def _text(path: Path) -> str:

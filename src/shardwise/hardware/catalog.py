@@ -31,10 +31,15 @@ def chip_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
+def catalog_file(name: str) -> Path:
+    """The file of a chip of the catalog, by its canonical name."""
+    return _FOLDER / f"{name}.toml"
+
+
 @functools.cache
 def catalog_chip(name: str) -> Chip:
     """A chip of the catalog by its canonical name."""
-    return load_chip(_FOLDER / f"{name}.toml")
+    return load_chip(catalog_file(name))
 
 
 def find_chip(text: str) -> Chip:

@@ -9,12 +9,11 @@ import datetime
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from pathlib import Path
 
 from shardwise.errors import file_error
 from shardwise.hardware import find_chip
-from shardwise.hardware.catalog import is_chip
+from shardwise.hardware.catalog import catalog_file, is_chip
 from shardwise.hardware.figure import unit_of
 from shardwise.measure.rates import MeasuredRates
 
@@ -50,7 +49,7 @@ def _of_catalog(rates: MeasuredRates, name: str) -> str:
 
     Its name is another, so that what published runs reach of the peaks is not counted again.
     """
-    text = (files("shardwise.hardware") / "catalog" / f"{name}.toml").read_text(encoding="utf-8")
+    text = catalog_file(name).read_text(encoding="utf-8")
     n_devices = find_chip(name).n_devices or 1
     figures = {
         path: value * (n_devices if unit_of(path) in PER_SECOND else 1)

@@ -56,7 +56,7 @@ def _in_order(positions: Sequence[int], operations: Sequence[str]) -> dict[int, 
 def calls_of(module: Any) -> tuple[tuple[str, str], ...]:
     """(operation, target) of the custom calls of an HloModule, in the order in which they run.
 
-    None if this is not known, as of loops whose number of turns is not.
+    None of them if this is not known, as of loops whose number of turns is not.
     """
     computations = {computation.id: computation for computation in module.computations}
     order = {entry.key: list(entry.value.instruction_ids) for entry in module.schedule.sequences}

@@ -127,7 +127,7 @@ def step_headline(comparison: StepComparison) -> str:
             f"{text}. The plan's rates are not those of this machine: measure it again (shardwise "
             "hw measure), or correct a plan of training (compare --calibrate)."
         )
-    slow = next(_slow_rates(comparison), "")
+    slow = _slow_machine(comparison)
     if slow and step.ratio is not None:
         return f"{text}: {slow}. Measure it again when it is quiet."
     if comparison.causes:
@@ -187,15 +187,16 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
         yield "hidden", f"communication planned {seconds(hidden.planned or 0.0)}{measured}"
 
 
-def _slow_rates(comparison: StepComparison) -> Iterator[str]:
-    """That all matmuls are slower than a measured machine multiplies."""
+def _slow_machine(comparison: StepComparison) -> str:
+    """That all matmuls are slower than a measured machine multiplies; empty if they are not."""
     ratios = [row.ratio for row in comparison.rows if row.group in MATMUL_GROUPS and row.ratio]
-    if ".toml" in comparison.hardware and ratios and max(ratios) < SLOW_MATMULS:
-        yield (
-            f"all matmuls run at most at {percent(max(ratios))} of their planned rates: the "
-            f"machine is slower than when {comparison.hardware.rpartition(':')[0]} was measured, "
-            "or busy"
-        )
+    if ".toml" not in comparison.hardware or not ratios or max(ratios) >= SLOW_MATMULS:
+        return ""
+    return (
+        f"all matmuls run at most at {percent(max(ratios))} of their planned rates: the "
+        f"machine is slower than when {comparison.hardware.rpartition(':')[0]} was measured, "
+        "or busy"
+    )
 
 
 def step_table(comparison: StepComparison) -> Cells:

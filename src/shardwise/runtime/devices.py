@@ -132,21 +132,6 @@ def devices_or_cpu(n_devices: int) -> list[Any]:
     return devices[:n_devices]
 
 
-def cpu_devices(n_devices: int) -> list[Any]:
-    """Return `n_devices` JAX devices of this CPU.
-
-    Raises:
-        BadInput: JAX has started already, with fewer devices.
-    """
-    import jax
-
-    _configure_cpu_devices(n_devices)
-    devices = jax.devices("cpu")
-    if len(devices) < n_devices:
-        raise BadInput(f"JAX has started with {len(devices)} CPU devices; {n_devices} are needed.")
-    return devices[:n_devices]
-
-
 def _configure_cpu_devices(n_devices: int) -> None:
     """Make JAX use this CPU as `n_devices` devices, divided among the processes of the run.
 

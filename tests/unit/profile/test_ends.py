@@ -5,22 +5,12 @@ from __future__ import annotations
 from shardwise.profile.devices import Event, ended_before_readers
 from shardwise.profile.messages import message_types
 from shardwise.profile.programs import Programs, parse_program
-
-MODULE = "jit_step"
+from tests.unit.profile import events
+from tests.unit.profile.events import MODULE
 
 
 def event(name: str, start_ns: float, end_ns: float, run: int = 1) -> Event:
-    return Event(
-        name=name,
-        operation=("", ""),
-        category="matmul",
-        module=MODULE,
-        run=run,
-        line="thread",
-        asynchronous=False,
-        start_ns=start_ns,
-        end_ns=end_ns,
-    )
+    return events.event(name, start_ns, end_ns, run=run)
 
 
 def compiled() -> Programs:

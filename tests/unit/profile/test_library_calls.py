@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from shardwise.profile.devices import Event, Execution, with_calls
+from shardwise.profile.devices import Execution, with_calls
 from shardwise.profile.library_calls import calls_of, matched
 from shardwise.profile.messages import message_types
 from shardwise.profile.programs import Program, ProgramOperation, Programs
+from tests.unit.profile.events import MODULE, event
 
 PRODUCT, TRITON = "__cublas$lt$matmul", "__gpu$xla.gpu.triton"
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
@@ -95,21 +96,6 @@ def test_calls_are_unknown_where_turns_are(config: bytes) -> None:
     assert calls_of(module(config)) == ()
 
 
-def event(name: str, at: int, category: str) -> Event:
-    """A kernel that the model does not name."""
-    return Event(
-        name=name,
-        operation=("", ""),
-        category=category,
-        module="jit_step",
-        run=None,
-        line="Stream #14(Compute)",
-        asynchronous=False,
-        start_ns=at,
-        end_ns=at + 1,
-    )
-
-
 def test_the_model_names_what_a_library_computes_in_every_execution() -> None:
     def operation(target: str, scope: str) -> ProgramOperation:
         return ProgramOperation(
@@ -127,13 +113,13 @@ def test_the_model_names_what_a_library_computes_in_every_execution() -> None:
         content=b"",
         calls=(("custom-call.1", PRODUCT), ("experts.1", TRITON)),
     )
-    compiled = Programs({"jit_step": [program]})
-    kernels = (("nvjet_sm90", "matmul"), ("grouped_matmul_1flops", "matmul"))
-    executions = [Execution(module="jit_step", start_ns=at, end_ns=at + 9) for at in (0, 10)]
+    compiled = Programs({MODULE: [program]})
+    kernels = ("nvjet_sm90", "grouped_matmul_1flops")
+    executions = [Execution(module=MODULE, start_ns=at, end_ns=at + 9) for at in (0, 10)]
     events = [
-        event(name, run.start_ns + i, category)
+        event(name, run.start_ns + i, run.start_ns + i + 1)
         for run in executions
-        for i, (name, category) in enumerate(kernels)
+        for i, name in enumerate(kernels)
     ]
     named = with_calls(events, executions, compiled)
     assert [one.operation for one in named] == 2 * [("mlp.up", "forward"), ("moe.up", "forward")]

@@ -16,6 +16,7 @@ from shardwise.profile.result import Profile
 from shardwise.profile.waiting import with_waiting
 from shardwise.report.profile import blocks
 from shardwise.report.style import render
+from tests.unit.profile.events import event as made_event
 from tests.unit.profile.test_profile import assert_sums
 
 US = 1e3  # nanoseconds
@@ -24,18 +25,9 @@ STEP_US = 100
 
 
 def event(name: str, category: str, start_us: float, long_us: float, run: int | None) -> Event:
-    return Event(
-        name=name,
-        operation=("mlp.up", "backward"),
-        category=category,
-        module="jit_step",
-        run=run,
-        line="thread",
-        asynchronous=False,
-        start_ns=start_us * US,
-        end_ns=(start_us + long_us) * US,
-        is_named=True,
-    )
+    times = (start_us * US, (start_us + long_us) * US)
+    operation = ("mlp.up", "backward")
+    return made_event(name, *times, operation=operation, category=category, run=run, is_named=True)
 
 
 def device(number: int, work_us: float, numbered: bool = True, steps: int = STEPS) -> Device:

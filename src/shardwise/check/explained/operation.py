@@ -296,7 +296,6 @@ def _part(
     if not op_name and collectives:
         op_name = collectives[0].op_name
         attributes = collectives[0].op.attributes
-    sources = program.module.sources.lines_of(attributes)
     operation, phase = model_operation(op_name)
     kinds = {collective.kind for collective in collectives}
     if not kinds or any(product_flops(container, nested) for container, nested in inside):
@@ -308,8 +307,14 @@ def _part(
         expressions=_expressions(program, operation, phase, kinds, axes),
         einsum=einsum_text(op_name),
         op_name=op_name,
-        source=str(sources[0]) if sources else "",
+        source=source_line(program, attributes),
     )
+
+
+def source_line(program: Program, attributes: str) -> str:
+    """The line of the user's code of an instruction, from its attributes; "" if it is not there."""
+    sources = program.module.sources.lines_of(attributes)
+    return str(sources[0]) if sources else ""
 
 
 def naming(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from shardwise.check.explained.operation import Explanation, explain, naming
+from shardwise.check.explained.operation import Explanation, explain, naming, source_line
 from shardwise.check.explained.program import Program
 from shardwise.check.hlo.costs import ScheduledOp, instructions_inside
 from shardwise.check.hlo.forms import is_idle
@@ -140,7 +140,6 @@ def _row(
     computation = program.module.computations[op.computation]
     inside = list(instructions_inside(program.module, computation, op.instruction))
     op_name, attributes = naming(inside, op.instruction)
-    sources = program.module.sources.lines_of(attributes)
     operation, phase = model_operation(op_name)
     return OperationRow(
         name=op.instruction.name,
@@ -148,7 +147,7 @@ def _row(
         operation=operation,
         phase=phase,
         op_name=op_name,
-        source=str(sources[0]) if sources else "",
+        source=source_line(program, attributes),
         kinds=kinds,
         n_runs=op.n_runs,
         flops=op.flops,

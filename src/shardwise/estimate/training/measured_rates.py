@@ -32,6 +32,17 @@ KIB = 1024
 FORWARD_SHARE = 1 / 3  # of what a layer takes whatever its sizes
 
 
+# Blocks into which causal attention on CPUs splits its queries, each over the keys up to its last.
+QUERY_BLOCKS = 4
+MIN_BLOCKED_TOKENS = 512  # with fewer tokens there is one block
+
+
+def n_query_blocks(n_tokens: int) -> int:
+    """Number of blocks of equal size in which CPUs compute causal attention."""
+    is_blocked = n_tokens >= MIN_BLOCKED_TOKENS and n_tokens % QUERY_BLOCKS == 0
+    return QUERY_BLOCKS if is_blocked else 1
+
+
 class MeasuredSizes(NamedTuple):
     """Sizes of the arrays on which `hw measure` times what runs between products.
 

@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from shardwise.estimate.training.measured_rates import n_query_blocks
 from shardwise.models import Attention
 from shardwise.runtime.layout.mesh import RoleMesh
 from shardwise.runtime.weights.descriptions import weight_of_state
@@ -44,8 +45,6 @@ from shardwise.runtime.weights.descriptions import weight_of_state
 Array = jax.Array
 Residuals = tuple[Array, ...]  # arrays saved for a backward pass
 WIDE = jnp.float32
-QUERY_BLOCKS = 4  # blocks into which causal attention splits its queries
-MIN_BLOCKED_TOKENS = 512  # with fewer tokens there is one block
 MIN_READS_TO_CAST = 64  # reads of each 16-bit number; an fp32 copy does not pay below
 MASKED_SCORE = -1e30  # finite, with exponential 0
 
@@ -300,9 +299,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _query_blocks(n_tokens: int) -> list[tuple[slice, slice]]:
     """For each block of queries (slice of its tokens, slice of the keys up to its last token)."""
-    size = n_tokens
-    if n_tokens >= MIN_BLOCKED_TOKENS and n_tokens % QUERY_BLOCKS == 0:
-        size = n_tokens // QUERY_BLOCKS
+    size = n_tokens // n_query_blocks(n_tokens)
     return [(slice(stop - size, stop), slice(stop)) for stop in range(size, n_tokens + 1, size)]
 
 

@@ -118,7 +118,8 @@ def _multiply_groups(x_RI: Array, dy_RJ: Array, sizes_E: Array, *, interpret: bo
     E, J = len(sizes_E), dy_RJ.shape[1]
     m = _power_of_2(I, MOST_ROWS)
     n = _columns(J, m)
-    x_RI, dy_RJ = (jnp.pad(x, ((0, MOST_CONTRACTED), (0, 0))) for x in (x_RI, dy_RJ))
+    # As many rows as `_multiply` adds to many, so that XLA pads dy_RJ once for both.
+    x_RI, dy_RJ = (jnp.pad(x, ((0, MOST_ROWS), (0, 0))) for x in (x_RI, dy_RJ))
     ends_E = jnp.cumsum(sizes_E).astype(jnp.int32)
     out = jax.ShapeDtypeStruct((E, I, J), x_RI.dtype)
     dw_EIJ: Array = pl.pallas_call(

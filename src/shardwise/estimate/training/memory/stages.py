@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.estimate.training.measured_rates import n_query_blocks
 from shardwise.estimate.training.memory.activations import LayerActivations, layer_activations
 from shardwise.estimate.training.memory.framework import FrameworkMemory
 from shardwise.estimate.training.memory.local_elements import LocalElements, activation_term
@@ -39,9 +40,8 @@ GATHERED_LAYERS = 2
 HALF = 2.0
 FP32 = 4.0
 # Arrays of scores in the backward pass of `runtime.kernels.cpu`, and those that are cast in 16
-# bits; the blocks in which it computes the scores of long sequences.
+# bits.
 LIVE_SCORES, CAST_SCORES = 5.0, 3.0
-BLOCKED_TOKENS, QUERY_BLOCKS = 512, 4
 # Bytes per parameter of fp8 copies. Transformer Engine caches a weight in fp8 and, because Hopper
 # supports only one layout of fp8 matmuls, also its transpose ("FP8 weight caching" in its user
 # guide). Weights in fp8 are these copies themselves; of other arrays than matmuls' they are in
@@ -189,9 +189,9 @@ class FullestStages:
         n_arrays = LIVE_SCORES if self.job.compute == "fp32" else LIVE_SCORES + CAST_SCORES
         heads = [group.layer.attention.n_heads for group in self.config.groups
                  if group.layer.attention]  # fmt: skip
-        scores = self._tokens() * self.job.seq * max(heads, default=0)
-        if self.job.seq >= BLOCKED_TOKENS:  # keys behind a block of queries are left out
-            scores = scores * (QUERY_BLOCKS + 1) / (2 * QUERY_BLOCKS)
+        n_blocks = n_query_blocks(self.job.seq)
+        share = (n_blocks + 1) / (2 * n_blocks)  # keys behind a block of queries are left out
+        scores = share * self._tokens() * self.job.seq * max(heads, default=0)
         n_chips = math.prod(self.layout.sizes.values())
         return where(n_chips > 1, 0 * scores, FP32 * n_arrays * scores)
 
