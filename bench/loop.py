@@ -6,19 +6,20 @@
 
 Closes the loop of the command line: `hw measure N`, `plan` on the file that it wrote, `train`, in
 fresh processes. Nothing in a plan comes from the rows that it predicts. A product in NumPy is timed
-beside the measurement and before and after each row: the table shows how much slower the machine
-was during the row. A machine is measured again when its file says that it was busy or is older than
-MAX_AGE_S, and once more for a row in which its speed was another.
+beside the measurement and before and after each row, for serving one that reads memory: the table
+shows how much slower the machine was during the row. A machine is measured again when its file says
+that it was busy or is older than MAX_AGE_S, and once more for a row in which its speed was another.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ MEASUREMENTS = 2  # at most, of a machine that was busy
 SAME_SPEED = 1.2  # slowdown from which a row is repeated, once
 STEPS = 14  # the first two are left out
 LEFT_OUT = 2
-REFERENCE_DIM = 1024
+# Products in NumPy that show the machine's speed: one in caches, and one that reads memory.
+REFERENCES = {"training": (1024, 1024), "serving": (8192, 1)}
 REFERENCE_S = 0.4
 GOAL = 0.15  # median error
 
@@ -100,18 +102,18 @@ BY_NAME = {row.name: row for row in ROWS}
 SERVING = {f"serving {dtype}": dtype for dtype in ("bf16", "int8")}
 
 
-def training(row: Row) -> Found:
-    """A step, on a machine that is measured again if its speed has changed meanwhile."""
-    found = step(row)
+def steady(run: Callable[[], Found], n_devices: int) -> Found:
+    """A row, on a machine that is measured again if its speed has changed meanwhile."""
+    found = run()
     if not 1 / SAME_SPEED < found["slowdown"] < SAME_SPEED:
-        (FOLDER / f"host{row.n_devices}.json").unlink()
-        found = step(row)
+        (FOLDER / f"host{n_devices}.json").unlink()
+        found = run()
     return found
 
 
 def step(row: Row) -> Found:
     """Planned and measured seconds of a step, and the machine's speed then and when measured."""
-    machine, then_s = measured(row.n_devices)
+    machine, then_s = measured(row.n_devices, "training")
     with tempfile.TemporaryDirectory() as folder:
         model, plan, log = (str(Path(folder) / name) for name in ("model", "plan.json", "log"))
         Path(model).mkdir()
@@ -119,9 +121,9 @@ def step(row: Row) -> Found:
         job = ("--batch", row.batch, "--dtype", row.dtype, "--remat", row.remat)
         place = f"{machine}:{row.n_devices}"
         shardwise("plan", model, place, "--train", *job, "--mesh", row.mesh, "-o", plan)
-        before_s = reference_s()
+        before_s = reference_s("training")
         shardwise("train", plan, "--data", tokens(), "--steps", str(STEPS), "--log", log, "--json")
-        now_s = (before_s + reference_s()) / 2
+        now_s = (before_s + reference_s("training")) / 2
         lines = [json.loads(line) for line in Path(log).read_text().splitlines()]
         step = json.loads(Path(plan).read_text())["estimate"]["step_s"]
     steps_s = [line["step_s"] for line in lines if "step_s" in line][LEFT_OUT:]
@@ -147,38 +149,51 @@ def tokens() -> str:
     return str(folder)
 
 
-def measured(n_devices: int) -> tuple[Path, float]:
-    """The measured machine of N devices, and the seconds of the reference product meanwhile."""
+def measured(n_devices: int, reference: str, max_age_s: float = MAX_AGE_S) -> tuple[Path, float]:
+    """The measured machine of N devices, and the seconds of a reference meanwhile."""
     FOLDER.mkdir(exist_ok=True)
     path, kept_at = FOLDER / f"host{n_devices}.toml", FOLDER / f"host{n_devices}.json"
-    if not kept_at.exists() or time.time() - path.stat().st_mtime > MAX_AGE_S:
+    if not kept_at.exists() or time.time() - path.stat().st_mtime > max_age_s:
         for _ in range(MEASUREMENTS):
-            before_s = reference_s()
+            before_s = {name: reference_s(name) for name in REFERENCES}
             shardwise("hw", "measure", str(n_devices), "-o", str(path))
-            kept_at.write_text(json.dumps((before_s + reference_s()) / 2))
+            meanwhile_s = {name: (s + reference_s(name)) / 2 for name, s in before_s.items()}
+            kept_at.write_text(json.dumps(meanwhile_s))
             if BUSY not in path.read_text():
                 break
-    return path, json.loads(kept_at.read_text())
+    return path, json.loads(kept_at.read_text())[reference]
 
 
-def reference_s() -> float:
+def reference_s(name: str) -> float:
     """Median seconds of a product in NumPy: the speed of the machine, whatever JAX does."""
-    x = np.ones((REFERENCE_DIM, REFERENCE_DIM), np.float32)
+    dim, columns = REFERENCES[name]
+    x = np.ones((dim, dim), np.float32)
+    y = np.ones((dim, columns), np.float32)
     trials = []
     end = time.perf_counter() + REFERENCE_S
     while time.perf_counter() < end or len(trials) < 2:
         start = time.perf_counter()
-        x @ x
+        x @ y
         trials.append(time.perf_counter() - start)
     return statistics.median(trials)
 
 
 def serving(name: str) -> Found:
-    """Loads of a server of SmolLM2-135M: a median error for each figure, see `loop_serve`."""
-    machine, _ = measured(1)
+    """Loads of a server of SmolLM2-135M, on a machine that is measured just before.
+
+    Has a median error for each figure, see `loop_serve`.
+    """
+    machine, then_s = measured(1, "serving", max_age_s=0.0)
+    before_s = reference_s("serving")
     with tempfile.TemporaryDirectory() as folder:
         loads = loop_serve.compared(str(machine), SERVING[name], folder)
-    return {"name": name, "verdict": loop_serve.summary(loads), "loads": loads}
+    slowdown = (before_s + reference_s("serving")) / 2 / then_s
+    return {
+        "name": name,
+        "verdict": loop_serve.summary(loads),
+        "loads": loads,
+        "slowdown": slowdown,
+    }
 
 
 def table(rows: Sequence[Found]) -> str:
@@ -199,7 +214,8 @@ def table(rows: Sequence[Found]) -> str:
     loads = [load for found in rows for load in found.get("loads", [])]
     if loads:
         lines += ["", loop_serve.header(), *map(loop_serve.line, loads)]
-        lines += ["", f"{loop_serve.summary(loads)}."]
+        slowdowns = [f"{found['slowdown']:.2f}" for found in rows if "loads" in found]
+        lines += ["", f"{loop_serve.summary(loads)}. Slowdown: {' and '.join(slowdowns)}."]
     return "\n".join(lines)
 
 
@@ -218,11 +234,18 @@ def median_error(ratios: Sequence[float]) -> float:
     return statistics.median([abs(ratio - 1) for ratio in ratios])
 
 
+def row_of(name: str) -> Found:
+    """A row of training or of serving."""
+    if name in SERVING:
+        return steady(functools.partial(serving, name), 1)
+    return steady(functools.partial(step, BY_NAME[name]), BY_NAME[name].n_devices)
+
+
 def main(arguments: list[str]) -> int:
     """Run the chosen rows; all without words."""
     if arguments[:1] == ["--row"]:
         name = arguments[1]
-        print(json.dumps(serving(name) if name in SERVING else training(BY_NAME[name])))
+        print(json.dumps(row_of(name)))
         return 0
     rows = kept.refresh(__file__, [*BY_NAME, *SERVING], arguments, table, "bench/loop.py", PAGE)
     print(table(rows))

@@ -177,13 +177,13 @@ def parse_rate(text: str, what: str = "rate", per: str = "B") -> float:
 def parse_seconds(text: str, what: str = "time") -> Seconds:
     """Parse a duration; a unit is required: `300ms`, `1 us`, `2h`, `46 days`."""
     value, unit = _split(text, what)
+    if value < 0:
+        raise BadUnit(f'{what} "{text}" is negative.')
     if unit not in _TIME:
         raise BadUnit(
             f'{what} "{text}" has {"an unknown" if unit else "no"} unit. '
             "Use us, ms, s, min, h or days."
         )
-    if value < 0:
-        raise BadUnit(f'{what} "{text}" is negative.')
     return Seconds(value * _TIME[unit])
 
 

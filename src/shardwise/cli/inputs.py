@@ -71,20 +71,21 @@ def parse_words(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
     return words
 
 
-def parse_mesh(text: str, known: Sequence[str] = ()) -> dict[str, int]:
+def parse_mesh(text: str, known: Sequence[str] = (), what: str = "mesh axis") -> dict[str, int]:
     """Parse the sizes of mesh axes: `tensor=8,fsdp=32`.
 
     Args:
         known: the allowed names of axes; empty to allow any.
+        what: a name is, in messages.
 
     Raises:
         BadInput: with every part that is wrong.
     """
-    sizes = units.parse_sizes(text.split(","), "mesh axis")
+    sizes = units.parse_sizes(text.split(","), what)
     inputs = Inputs()
     if known:
         for name in sizes:
-            inputs.read(parse_word, name, "mesh axis", known)
+            inputs.read(parse_word, name, what, known)
     inputs.done()
     return sizes
 
@@ -125,7 +126,7 @@ def parse_settings(
             settings[name] = inputs.read(units.parse_whole, value, name, low=0)
         else:
             size_parts.append(part)
-    numbers = inputs.read(parse_mesh, ",".join(size_parts), known) if size_parts else {}
+    numbers = inputs.read(parse_mesh, ",".join(size_parts), known, "setting") if size_parts else {}
     inputs.done()
     return {**numbers, **settings}
 

@@ -93,16 +93,23 @@ def reference(devices: AllDevices) -> Call:
 
 
 def fastest(figures: Mapping[str, float]) -> dict[str, float]:
-    """The peak of each dtype: the rate of its fastest products, of any shape."""
-    return {
-        f"peak.{dtype}": max(
+    """The peak of each dtype: the rate of its fastest products, of any shape.
+
+    Those of 8-bit weights are computed in bf16.
+
+    >>> fastest({"peak.fp32": 2.0, "peak.bf16": 3.0, "products.int8_512": 5.0})
+    {'peak.fp32': 2.0, 'peak.bf16': 5.0}
+    """
+    peaks = {}
+    for dtype in TRAINING_DTYPES:
+        prefixes = [f"peak.{dtype}", f"training.{dtype}_", f"products.{dtype}_"]
+        prefixes += ["products.int8_"] * (dtype == "bf16")
+        peaks[f"peak.{dtype}"] = max(
             rate
             for path, rate in figures.items()
-            if path == f"peak.{dtype}"
-            or (path.startswith(f"training.{dtype}_") and unit_of(path) == "FLOP/s")
+            if path.startswith(tuple(prefixes)) and unit_of(path) == "FLOP/s"
         )
-        for dtype in TRAINING_DTYPES
-    }
+    return peaks
 
 
 def _parts(devices: AllDevices) -> Iterator[Part[Figures]]:

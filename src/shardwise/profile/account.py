@@ -33,6 +33,7 @@ from shardwise.profile.costs import (
     program_module,
 )
 from shardwise.profile.device_account import (
+    NANOSECONDS,
     DeviceAccount,
     Key,
     account_device,
@@ -45,7 +46,7 @@ from shardwise.profile.memory import memory_peak
 from shardwise.profile.plans import chip_of, plan_beside, step_program
 from shardwise.profile.products import ProductFaults, product_faults
 from shardwise.profile.programs import Program
-from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
+from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile, SlowStep
 from shardwise.profile.steps import Window, find_steps
 from shardwise.profile.waiting import with_waiting
 
@@ -92,7 +93,7 @@ def profile_devices(
     """
     plan = plan_beside(path)
     ran = {run.module for device in devices for run in device.executions}
-    trace_steps = find_steps(devices, program or step_program(plan, ran))
+    trace_steps = find_steps(devices, program or step_program(plan, ran)).without_slow()
     module = trace_steps.module
     if chip is None and plan:
         chip = chip_of(plan)
@@ -141,6 +142,13 @@ def profile_devices(
         steps=min(account.n_steps for account in accounts),
         step_s=step_s,
         longest_step_s=max(account.longest_s for account in accounts),
+        slow_steps=tuple(
+            SlowStep(
+                seconds=(window[1] - window[0]) / NANOSECONDS,
+                compiled=_compiled_steps(active[0], [window]) > 0,
+            )
+            for window in trace_steps.slow
+        ),
         compute_s=sum(by_category[category] for category in WORK),
         communication_s=communication_s,
         exposed_s=exposed_s,

@@ -82,6 +82,14 @@ class MemoryPeak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowStep:
+    """A step that took much longer than the others; `compiled`: the host compiled in it."""
+
+    seconds: float
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The account of a step, the mean over its executions and the devices.
 
@@ -91,7 +99,8 @@ class Profile:
         module: the program whose execution is a step; empty if no program is the step.
         steps: number of steps that the account is the mean of.
         step_s: sum of the categories, and of the operations with the rows that are not any's.
-        longest_step_s: of all steps and devices.
+        longest_step_s: of these steps and all devices.
+        slow_steps: those that the account leaves out, as something disturbed them.
         compute_s: time in which the device does work, communication beside it or not.
         communication_s: time in which a collective transfers: `exposed_s` plus `hidden_s`.
         exposed_s: the part of it without other work.
@@ -137,6 +146,7 @@ class Profile:
     dtype: str = ""
     waiting_s: float = 0.0
     compiled_steps: int = 0
+    slow_steps: tuple[SlowStep, ...] = ()
     n_programs: int = 1
     most_frequent: str = ""
     has_marked_steps: bool = False

@@ -6,15 +6,18 @@ those that the trace marks (jax.profiler.StepTraceAnnotation); without marks the
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from shardwise.profile.devices import Device
 
 MANY = 10  # programs, of which one has to take at least a half of the time to be the step
 HALF = 0.5
+SLOW = 1.5  # times the median step: a slow one, if at most
+SLOW_SHARE = 0.25  # of the steps are
 Window = tuple[float, float]  # start and end of a step
 
 
@@ -27,6 +30,7 @@ class Steps:
         n_programs: number of those that ran, and the name of that which ran most often.
         are_marked: whether they are marked steps of many programs.
         windows: of each device, none if it ran no step.
+        slow: those of `windows` that are left out of it, of the first device.
     """
 
     module: str
@@ -34,6 +38,26 @@ class Steps:
     most_frequent: str
     are_marked: bool
     windows: tuple[list[Window], ...]
+    slow: tuple[Window, ...] = ()
+
+    def without_slow(self) -> Steps:
+        """The steps that a mean is of: a few steps that something else disturbed are left out.
+
+        A step is slow if it takes `SLOW` times the median on a device. If more than `SLOW_SHARE`
+        of the steps are, that is how the program runs, and all are kept.
+        """
+        ran = [windows for windows in self.windows if windows]
+        if len({len(windows) for windows in ran}) != 1:
+            return self
+        longest = [max(end - start for start, end in step) for step in zip(*ran, strict=True)]
+        least = SLOW * statistics.median(longest)
+        slow = {number for number, duration in enumerate(longest) if duration > least}
+        if len(slow) > SLOW_SHARE * len(longest):
+            return self
+        usual = [[w for number, w in enumerate(ws) if number not in slow] for ws in self.windows]
+        return replace(
+            self, windows=tuple(usual), slow=tuple(ran[0][number] for number in sorted(slow))
+        )
 
 
 def find_steps(devices: Sequence[Device], program: str) -> Steps:

@@ -188,6 +188,9 @@ def _about(profile: Profile) -> Iterator[tuple[str, str]]:
             f"mean of {counted(profile.steps, 'step')}{program} on {devices}, "
             f"the longest {units.show_seconds(profile.longest_step_s)}",
         )
+        for slow in profile.slow_steps:
+            cause = ": a program was compiled in it" if slow.compiled else ""
+            yield "", f"without a step of {units.show_seconds(slow.seconds)}{cause}"
     else:
         yield "steps", f"none is marked or compiled as one: all of the trace, on {devices}"
     dtype = f", products in {profile.dtype}" if profile.dtype else ""

@@ -50,8 +50,8 @@ def hints(profile: Profile) -> Iterator[str]:
     undonated = profile.undonated_bytes or 0
     if profile.memory and undonated > LEAST * profile.memory.arguments:
         yield (
-            f"{units.show_bytes(undonated)} of arguments that have the shapes of results, in other "
-            "memory: donate those that are not used again (donate_argnums of jax.jit)"
+            f"memory: {units.show_bytes(undonated)} of arguments have the shapes of results, in "
+            "other memory. Donate those that are not used again (donate_argnums of jax.jit)"
         )
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.host import host_spans
 from shardwise.profile.plans import step_program
 from shardwise.profile.result import Profile
+from shardwise.profile.steps import Steps
 from shardwise.report.compare import pair_headline
 from shardwise.report.profile import blocks
 from shardwise.report.style import render
@@ -151,3 +153,37 @@ def test_the_step_of_an_engine_is_its_decoding(
     plan.write_text(json.dumps({"workload": {"kind": kind}}))
     assert step_program(str(plan), ran) == program
     assert step_program("", ran) == ""
+
+
+def test_a_slow_step_is_left_out_of_the_mean() -> None:
+    def steps(*ends: float) -> Steps:
+        windows = list(pairwise([0.0, *ends]))
+        return Steps(
+            module="m", n_programs=1, most_frequent="m", are_marked=False, windows=(windows, [])
+        ).without_slow()
+
+    assert steps(10, 20, 45, 55).slow == ((20, 45),)
+    assert steps(10, 20, 45, 55).windows == ([(0, 10), (10, 20), (45, 55)], [])
+    assert steps(10, 20, 34, 44).slow == ()  # 1.4 times the others
+    assert steps(10, 35, 60, 70).slow == ()  # half of them
+    assert steps(10, 35, 45).slow == ()  # one of three may be usual
+    assert steps(10).windows == ([(0, 10)], [])
+    assert steps().windows == ([], [])
+
+
+def test_a_step_that_waited_is_named_and_not_in_the_mean(tmp_path: Path) -> None:
+    same = jnp.ones((400, 16))
+    run = jax.jit(deep)
+    run(same).block_until_ready()
+
+    def step(number: int) -> jax.Array:
+        time.sleep(1.0 if number == 2 else 0.1)
+        return run(same)
+
+    profile = recorded(tmp_path, step)
+    assert profile.steps == N_STEPS - 2
+    (slow,) = profile.slow_steps
+    assert slow.seconds > 1.0 > profile.step_s
+    assert sum(part.seconds for part in profile.operations) == pytest.approx(profile.step_s)
+    assert "3 steps of jit_deep on 1 CPU" in screen(profile)
+    assert "without a step of 1" in screen(profile)

@@ -328,12 +328,12 @@ def test_large_operations_have_a_hint() -> None:
         bytes=9, arguments=5, temporaries=4, instruction="", operation="", arrays=()
     )
     undonated = replace(profile, undonated_bytes=5, memory=memory, operations=())
-    assert "donate those that are not used again" in next(hints(undonated))
+    assert "Donate those that are not used again" in next(hints(undonated))
     reduce = replace(part, category=COMMUNICATION, seconds=0.1, collectives={"all_reduce": 1e6})
     first, second, third = hints(replace(undonated, operations=(reduce, gather), plan=""))
     assert "AllGather" in first
     assert second == "mlp.up: 100 ms of AllReduce"  # without a plan to put it beside
-    assert "donate" in third
+    assert "Donate" in third
     waits = (replace(reduce, seconds=0.01), replace(part, category=WAIT, seconds=0, share=0.09))
     assert "of waiting in its AllReduce" in next(hints(replace(profile, operations=waits)))
     assert [*hints(replace(profile, operations=(replace(part, share=0.05),)))] == []

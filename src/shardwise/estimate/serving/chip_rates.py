@@ -20,6 +20,7 @@ from shardwise.estimate.kernels import (
 from shardwise.estimate.serving.efficiency import AT_PEAK, ServingEfficiency
 from shardwise.estimate.serving.measured_rates import (
     is_measured,
+    product_dtype,
     product_flops_per_s,
     read_bytes_per_s,
 )
@@ -117,8 +118,11 @@ class ServeRates:
     def dtype(self, *, head: bool) -> str:
         """Dtype of a matmul: `job.compute`, or 16 bits.
 
-        16 bits are for the unembedding (`head`) and for chips that do not support `job.compute`.
+        16 bits are for the unembedding (`head`) and for chips that do not support `job.compute`. On
+        a machine that was measured it is that of the products for the dtype of the weights.
         """
+        if is_measured(self.chip):
+            return product_dtype(self._weights(head=head))
         if head or self.job.compute not in self.chip.peak_flops_per_s:
             return self.half_precision_dtype
         return self.job.compute
@@ -162,14 +166,17 @@ class ServeRates:
         )
 
     def _measured(self, rows: Num, weight_elements: Num, *, head: bool) -> tuple[Num, Num, float]:
-        """(bytes, FLOP/s, bytes per second) of a matmul; the unembedding is not quantized."""
-        weights = self.job.weights
-        if head and units.bytes_per_element(weights) < HEAD_BYTES:
-            weights = self.job.compute
+        """(bytes, FLOP/s, bytes per second) of a matmul."""
+        weights = self._weights(head=head)
         n_bytes = units.bytes_per_element(weights)
         flops_per_s = product_flops_per_s(self.chip, weights, rows)
         bytes_per_s = read_bytes_per_s(self.chip, weights, n_bytes)
         return weight_elements * n_bytes, flops_per_s, bytes_per_s
+
+    def _weights(self, *, head: bool) -> str:
+        """Dtype of weights of this package's engine on a CPU: it quantizes no unembedding."""
+        is_narrow = units.bytes_per_element(self.job.weights) < HEAD_BYTES
+        return self.job.compute if head and is_narrow else self.job.weights
 
     def _matmul_bytes(
         self,

@@ -18,6 +18,11 @@ def is_measured(chip: Chip) -> bool:
     return chip.serving is not None and bool(chip.product_flops_per_s)
 
 
+def product_dtype(weights: str) -> str:
+    """Dtype of products with weights of a dtype, of which `hw measure` finds the peak."""
+    return MEASURED_AS.get(weights, "bf16")
+
+
 def product_flops_per_s(chip: Chip, weights: str, rows: Num) -> Num:
     """FLOP/s of a product of `rows` rows with weights of a dtype.
 

@@ -36,18 +36,35 @@ from shardwise.workload import Serve
 # A call of a pass of (number of sequences, new tokens of each, tokens of each in the cache).
 Pass = Callable[[int, int, int], Call]
 
-N_BLOCKS, WIDTH, FF = 8, 768, 3072  # of a chain of MLPs: more than caches hold
-SHAPES = ((FF, WIDTH), (WIDTH, FF))  # of its weights, stored by output
+WIDTH, FF, N_HEADS, N_KV_HEADS, D_HEAD = 768, 2048, 12, 4, 64
+# Layers of two models; the weights of the deep one are more than caches hold.
+SHALLOW, DEEP = (
+    ModelConfig.dense(
+        n_layers=n_layers,
+        d_model=WIDTH,
+        d_ff=FF,
+        n_heads=N_HEADS,
+        n_kv_heads=N_KV_HEADS,
+        d_head=D_HEAD,
+        vocab=256,
+    )
+    for n_layers in (2, 8)
+)
+# Shapes of the weights of a layer, stored by output.
+SHAPES = {
+    "query": (N_HEADS * D_HEAD, WIDTH),
+    "key": (N_KV_HEADS * D_HEAD, WIDTH),
+    "value": (N_KV_HEADS * D_HEAD, WIDTH),
+    "out": (WIDTH, N_HEADS * D_HEAD),
+    "gate": (FF, WIDTH),
+    "up": (FF, WIDTH),
+    "down": (WIDTH, FF),
+}
+N_BLOCKS = 8  # of operations between products
 ROWS = 256  # of the operations between products
 SEQUENCES, VOCAB = 16, 32768  # of a draw
-# Narrow, so that their weights cost little beside attention and what each layer costs.
-NARROW, DEEP = (
-    ModelConfig.dense(
-        n_layers=n_layers, d_model=64, d_ff=64, n_heads=8, n_kv_heads=4, d_head=64, vocab=256
-    )
-    for n_layers in (4, 10)
-)
 SHORT, LONG = 128, 1024  # keys of a sequence
+WEIGHTS = "bf16"  # of the models
 CHUNK = 256  # tokens of a prompt
 SHORTEST_S = 1e-6
 
@@ -62,21 +79,51 @@ def measure_rates() -> Iterator[Part[dict[str, float]]]:
 
 
 def product_rates(weights: str) -> Part[dict[str, float]]:
-    """FLOP/s of products of some rows with weights of a dtype, which come from memory."""
-    matrices = [_matrix(weights, shape, i) for i in range(N_BLOCKS) for shape in SHAPES]
+    """FLOP/s of the products of layers, of some rows with weights of a dtype.
 
-    def chain(x_MI: Any, matrices: list[cpu_rows.Rows]) -> Any:
-        for w in matrices:
-            x_MI = 1e-2 * cpu_rows.product("mi,io->mo", x_MI, w)
-        return x_MI
-
-    inputs = [jnp.ones((n_rows, WIDTH), jnp.float32) for n_rows in PRODUCT_ROWS]
-    seconds = yield [partial(_prepared, chain, x_MI, matrices) for x_MI in inputs]
-    flops = 2 * len(matrices) * WIDTH * FF
+    The weights come from memory. Products are those of a layer, some of which need nothing of each
+    other: XLA runs them side by side where one alone does not fill the cores.
+    """
+    layers = layer_weights(weights)
+    seconds = yield [partial(layer_products, layers, n_rows) for n_rows in PRODUCT_ROWS]
+    n_elements = sum(rows * columns for rows, columns in SHAPES.values())
+    flops = 2 * DEEP.n_layers * n_elements
     return {
         f"products.{weights}_{n_rows}": n_rows * flops / pass_s
         for n_rows, pass_s in zip(PRODUCT_ROWS, seconds, strict=True)
     }
+
+
+def layer_weights(weights: str) -> list[dict[str, cpu_rows.Rows]]:
+    """Random weights of the layers of `DEEP`, in a dtype."""
+    return [
+        {
+            name: _matrix(weights, shape, len(SHAPES) * layer + number)
+            for number, (name, shape) in enumerate(SHAPES.items())
+        }
+        for layer in range(DEEP.n_layers)
+    ]
+
+
+def layer_products(layers: list[dict[str, cpu_rows.Rows]], n_rows: int) -> Call:
+    """A call of the products of all layers, without attention."""
+
+    def chain(x_MI: Any, layers: list[dict[str, cpu_rows.Rows]]) -> Any:
+        unused = []
+        for layer in layers:
+            multiply = {name: partial(_multiply, w=w) for name, w in layer.items()}
+            unused += [multiply["key"](x_MI), multiply["value"](x_MI)]
+            x_MI = x_MI + multiply["out"](multiply["query"](x_MI))
+            hidden_MO = jax.nn.silu(multiply["gate"](x_MI)) * multiply["up"](x_MI)
+            x_MI = x_MI + multiply["down"](hidden_MO)
+        return x_MI, unused
+
+    return _prepared(chain, jnp.ones((n_rows, WIDTH), jnp.float32), layers)
+
+
+def _multiply(x_MI: Any, w: cpu_rows.Rows) -> Any:
+    """A product whose result stays small in a chain of them."""
+    return 1e-2 * cpu_rows.product("mi,io->mo", x_MI, w)
 
 
 def _prepared(function: Callable[..., Any], *inputs: Any) -> Call:
@@ -94,11 +141,11 @@ def _matrix(weights: str, shape: tuple[int, int], seed: int) -> cpu_rows.Rows:
 
 
 def attention_rates() -> Part[dict[str, float]]:
-    """Rates of attention, and what a layer costs besides, from passes of narrow models."""
+    """Rates of attention, and what a layer costs besides its products, from passes of models."""
     passes = {
-        "bf16": narrow_passes(NARROW, "bf16"),
-        "fp32": narrow_passes(NARROW, "fp32"),
-        "deep": narrow_passes(DEEP, "bf16"),
+        "bf16": model_passes(SHALLOW, "bf16"),
+        "fp32": model_passes(SHALLOW, "fp32"),
+        "deep": model_passes(DEEP, "bf16"),
     }
     cases = {
         "one": ("bf16", 1, 1, SHORT - 1),
@@ -109,38 +156,40 @@ def attention_rates() -> Part[dict[str, float]]:
     for kv in ("bf16", "fp32"):
         cases[f"{kv} short"] = (kv, SEQUENCES, 1, SHORT - 1)
         cases[f"{kv} long"] = (kv, SEQUENCES, 1, LONG - 1)
-    seconds = yield [partial(passes[which], *shape) for which, *shape in cases.values()]
+    calls = [partial(passes[which], *shape) for which, *shape in cases.values()]
+    products = partial(layer_products, layer_weights(WEIGHTS), 1)
+    *seconds, products_s = yield [*calls, products]
     found = dict(zip(cases, seconds, strict=True))
 
     def beyond_s(case: str, other: str) -> float:
         return max(found[case] - found[other], SHORTEST_S)
 
-    (attention, n_layers), *_ = NARROW.attentions
+    (attention, n_layers), *_ = SHALLOW.attentions
     pairs = CHUNK * float(padded_keys(LONG) - padded_keys(CHUNK))
     flops = 4 * n_layers * pairs * attention.n_heads * attention.d_head
     n_elements = n_layers * SEQUENCES * (LONG - SHORT) * kv_elements(attention)
     keys_s = beyond_s("bf16 long", "bf16 short")
-    # What a pass begins with, and the keys that a layer reads, are no cost of the layer.
-    layer_s = beyond_s("one deep", "one") / (DEEP.n_layers - NARROW.n_layers)
+    # What a pass begins with, and the products and keys of a layer, are no cost of the layer.
+    layer_s = beyond_s("one deep", "one") / (DEEP.n_layers - SHALLOW.n_layers)
     layer_s = min(layer_s, found["one deep"] / DEEP.n_layers)  # whatever a busy machine did
     layer_keys_s = keys_s / n_layers / SEQUENCES * SHORT / (LONG - SHORT)
     return {
-        "serving.layer": max(layer_s - layer_keys_s, SHORTEST_S),
+        "serving.layer": max(layer_s - products_s / DEEP.n_layers - layer_keys_s, SHORTEST_S),
         "serving.keys": 4 * n_elements / beyond_s("fp32 long", "fp32 short"),
         "serving.keys_bf16": 2 * n_elements / keys_s,
         "serving.attention": flops / beyond_s("later", "fresh"),
     }
 
 
-def narrow_passes(config: ModelConfig, kv: str) -> Pass:
-    """A function that returns a call of a pass of a narrow model.
+def model_passes(config: ModelConfig, kv: str) -> Pass:
+    """A function that returns a call of a pass of a model.
 
     Args:
         kv: dtype of its KV cache.
     """
     state = EngineState(
         config=config,
-        job=Serve(context=LONG, weights="fp32", kv=kv, compute="fp32"),
+        job=Serve(context=LONG, weights=WEIGHTS, kv=kv, compute="fp32"),
         layout=ServeLayout(mesh=Mesh()),
         table=Table(rules={}, mesh=role_mesh(Mesh().sizes, np.array(jax.devices()[:1]))),
         batch=1,
@@ -150,7 +199,7 @@ def narrow_passes(config: ModelConfig, kv: str) -> Pass:
         engine=state, n_blocks=SEQUENCES * width, block_tokens=BLOCK_TOKENS, by_layer=True
     )
     # Numbers of NumPy: JAX would compile a program for each shape.
-    numbers = map_infos(lambda info: random_numbers(info.shape, np.float32), describe(config))
+    numbers = map_infos(lambda info: random_numbers(info.shape, dtype(WEIGHTS)), describe(config))
     weights = forward.weights_by_layer(numbers)
     run = jax.jit(
         forward.function(), donate_argnums=1, compiler_options=cpu_rows.compiler_options()

@@ -91,7 +91,9 @@ def prefill_range(server: Server) -> Range:
 
 def _range(ideal: PassTime, expected: PassTime) -> Range:
     serial_s = expected.local_s + expected.comm_s + expected.host
-    return Range(lower=float(ideal.local_s), expected=float(expected.step_s), upper=float(serial_s))
+    # Measured rates are means of their own moments, and may exceed a peak that was measured.
+    lower_s = min(float(ideal.local_s), float(expected.step_s))
+    return Range(lower=lower_s, expected=float(expected.step_s), upper=float(serial_s))
 
 
 def critical_batch(config: ModelConfig, server: Server) -> float:

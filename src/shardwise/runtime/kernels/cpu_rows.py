@@ -32,8 +32,9 @@ from shardwise.runtime.weights.quantized import Scaled
 
 Array = jax.Array
 
-# Tokens up to which a multiplication and sum is faster than a matmul, on AMD's Zen 4.
-FEW_TOKENS = 4
+# Bytes of a weight -> tokens up to which a multiplication and sum is faster than a matmul, on AMD's
+# Zen 4; a matmul of 8-bit weights writes them in 16 bits first.
+FEW_TOKENS = {4: 4, 2: 4, 1: 8}
 # The same over tokens, for narrow weights without products of 16-bit numbers: on Zen 3 it takes
 # half the time of a matmul for 16 tokens, and as long for 32.
 FEW_LANES = 16
@@ -127,7 +128,8 @@ def _multiplication(n_tokens: int, dtype: Any) -> Callable[[Array, Array], Array
         return _multiply_and_sum
     if _is_emulated(dtype):
         return _multiply_and_sum_lanes if n_tokens <= FEW_LANES else _matmul
-    return _multiply_and_sum if n_tokens <= FEW_TOKENS else _matmul
+    is_few = n_tokens <= FEW_TOKENS[jnp.dtype(dtype).itemsize]
+    return _multiply_and_sum if is_few else _matmul
 
 
 def _is_emulated(dtype: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +107,20 @@ def test_a_plan_keeps_the_rates_of_its_machine(plan: sw.ServingPlan) -> None:
     assert plan.estimate.decode.parts["drawing"] == pytest.approx(16 * 49152 * 4 / 1e8)
     assert chosen.server.rates.overhead.request_s == SERVING["serving.request"]
     assert chosen.server.rates.overhead.max_tokens == 512
+
+
+def test_measured_products_may_be_faster_than_the_measured_peak(tmp_path: Path) -> None:
+    slow = replace(machine(), chip=with_values(machine().chip, {"peak.bf16": 1e9}))
+    plan = sw.plan(sw.model("smollm2-135m"), slow, JOB)
+    prefill = plan.estimate.prefill.step_s
+    assert prefill.lower == prefill.expected
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    assert sw.load(path) == plan
+
+
+def test_the_roofline_is_that_of_the_products_of_the_weights(server: Server) -> None:
+    rates = server.engine.rates
+    assert [rates.dtype(head=False), rates.dtype(head=True)] == ["bf16", "bf16"]
+    narrow = replace(rates, job=replace(rates.job, weights="int8"))
+    assert [narrow.dtype(head=False), narrow.dtype(head=True)] == ["bf16", "fp32"]
