@@ -23,10 +23,13 @@ class Field(NamedTuple):
     unit: str
 
 
-# Weights and rows of the products that `hw measure` times: figures `products.bf16_16`.
+# Weights and rows of the products that `hw measure` times: figures `products.bf16_16`, and those of
+# an unembedding, which is not quantized, `products.bf16_head_16`.
 PRODUCT_DTYPES: Final = ("fp32", "bf16", "int8")
+HEAD_DTYPES: Final = ("fp32", "bf16")
 PRODUCT_ROWS: Final = (1, 4, 16, 64, 256, 512)
 _PRODUCTS = [f"{dtype}_{rows}" for dtype in PRODUCT_DTYPES for rows in PRODUCT_ROWS]
+_PRODUCTS += [f"{dtype}_head_{rows}" for dtype in HEAD_DTYPES for rows in PRODUCT_ROWS]
 ATTENTION_LENGTHS: Final = (128, 256, 512, 2048)  # tokens of a measured sequence
 GROUP_SIZES: Final = (2, 4, 8, 16, 32, 64)  # devices of a measured collective
 

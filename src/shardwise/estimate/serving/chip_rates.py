@@ -169,8 +169,8 @@ class ServeRates:
         """(bytes, FLOP/s, bytes per second) of a matmul."""
         weights = self._weights(head=head)
         n_bytes = units.bytes_per_element(weights)
-        flops_per_s = product_flops_per_s(self.chip, weights, rows)
-        bytes_per_s = read_bytes_per_s(self.chip, weights, n_bytes)
+        flops_per_s = product_flops_per_s(self.chip, weights, rows, head=head)
+        bytes_per_s = read_bytes_per_s(self.chip, weights, n_bytes, head=head)
         return weight_elements * n_bytes, flops_per_s, bytes_per_s
 
     def _weights(self, *, head: bool) -> str:

@@ -23,25 +23,30 @@ def product_dtype(weights: str) -> str:
     return MEASURED_AS.get(weights, "bf16")
 
 
-def product_flops_per_s(chip: Chip, weights: str, rows: Num) -> Num:
+def product_flops_per_s(chip: Chip, weights: str, rows: Num, *, head: bool = False) -> Num:
     """FLOP/s of a product of `rows` rows with weights of a dtype.
 
     Seconds per weight are interpolated between the numbers of rows that were measured; beyond them
     FLOP/s are constant.
+
+    Args:
+        head: whether it is the unembedding, whose one large product has rates of its own.
     """
     import numpy as np
 
-    dtype = MEASURED_AS.get(weights, NARROW)
-    flops_per_s = [chip.need(f"products.{dtype}_{rows}") for rows in PRODUCT_ROWS]
+    name = MEASURED_AS.get(weights, NARROW)
+    if head and f"{name}_head_1" in chip.product_flops_per_s:
+        name = f"{name}_head"
+    flops_per_s = [chip.need(f"products.{name}_{rows}") for rows in PRODUCT_ROWS]
     weight_s = [2 * n / rate for n, rate in zip(PRODUCT_ROWS, flops_per_s, strict=True)]
     most = PRODUCT_ROWS[-1]
     inside = np.interp(np.clip(rows, 1, most), PRODUCT_ROWS, weight_s)
     return 2 * np.clip(rows, 1, most) / inside
 
 
-def read_bytes_per_s(chip: Chip, weights: str, weight_bytes: float) -> float:
+def read_bytes_per_s(chip: Chip, weights: str, weight_bytes: float, *, head: bool = False) -> float:
     """Bytes of weights per second that a product of one row reads."""
-    return float(product_flops_per_s(chip, weights, 1)) / 2 * weight_bytes
+    return float(product_flops_per_s(chip, weights, 1, head=head)) / 2 * weight_bytes
 
 
 def padded_keys(context: Num) -> Num:

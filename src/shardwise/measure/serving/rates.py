@@ -5,9 +5,10 @@ Letters of arrays: M rows, I inputs, O outputs, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jax import lax
 
 from shardwise.estimate.elementwise import WIDTHS
 from shardwise.estimate.serving.measured_rates import padded_keys
-from shardwise.hardware.figure import PRODUCT_DTYPES, PRODUCT_ROWS
+from shardwise.hardware.figure import HEAD_DTYPES, PRODUCT_DTYPES, PRODUCT_ROWS
 from shardwise.measure.all_devices import random_numbers
 from shardwise.measure.timing import Call, Part
 from shardwise.models import ModelConfig
@@ -35,31 +36,21 @@ from shardwise.workload import Serve
 
 # A call of a pass of (number of sequences, new tokens of each, tokens of each in the cache).
 Pass = Callable[[int, int, int], Call]
+# Weights of the products of each layer, by name.
+Layers: TypeAlias = list[dict[str, cpu_rows.Rows]]
 
-WIDTH, FF, N_HEADS, N_KV_HEADS, D_HEAD = 768, 2048, 12, 4, 64
-# Layers of two models; the weights of the deep one are more than caches hold.
-SHALLOW, DEEP = (
-    ModelConfig.dense(
-        n_layers=n_layers,
-        d_model=WIDTH,
-        d_ff=FF,
-        n_heads=N_HEADS,
-        n_kv_heads=N_KV_HEADS,
-        d_head=D_HEAD,
-        vocab=256,
-    )
-    for n_layers in (2, 8)
+WIDTH, FF = 768, 2048
+# Its products are timed: the weights are more than caches hold.
+WIDE = ModelConfig.dense(
+    n_layers=8, d_model=WIDTH, d_ff=FF, n_heads=12, n_kv_heads=4, d_head=64, vocab=256
 )
-# Shapes of the weights of a layer, stored by output.
-SHAPES = {
-    "query": (N_HEADS * D_HEAD, WIDTH),
-    "key": (N_KV_HEADS * D_HEAD, WIDTH),
-    "value": (N_KV_HEADS * D_HEAD, WIDTH),
-    "out": (WIDTH, N_HEADS * D_HEAD),
-    "gate": (FF, WIDTH),
-    "up": (FF, WIDTH),
-    "down": (WIDTH, FF),
-}
+# Narrow, so that their products cost little beside attention and what each layer costs.
+NARROW, DEEP = (
+    ModelConfig.dense(
+        n_layers=n_layers, d_model=256, d_ff=512, n_heads=8, n_kv_heads=4, d_head=64, vocab=256
+    )
+    for n_layers in (4, 10)
+)
 N_BLOCKS = 8  # of operations between products
 ROWS = 256  # of the operations between products
 SEQUENCES, VOCAB = 16, 32768  # of a draw
@@ -73,6 +64,8 @@ def measure_rates() -> Iterator[Part[dict[str, float]]]:
     """Measure the operations of a forward pass."""
     for dtype_name in PRODUCT_DTYPES:
         yield product_rates(dtype_name)
+    for dtype_name in HEAD_DTYPES:
+        yield head_rates(dtype_name)
     yield attention_rates()
     yield activation_rate()
     yield logit_rate()
@@ -84,31 +77,58 @@ def product_rates(weights: str) -> Part[dict[str, float]]:
     The weights come from memory. Products are those of a layer, some of which need nothing of each
     other: XLA runs them side by side where one alone does not fill the cores.
     """
-    layers = layer_weights(weights)
+    layers = layer_weights(WIDE, weights)
     seconds = yield [partial(layer_products, layers, n_rows) for n_rows in PRODUCT_ROWS]
-    n_elements = sum(rows * columns for rows, columns in SHAPES.values())
-    flops = 2 * DEEP.n_layers * n_elements
+    n_elements = sum(math.prod(w.shape) for layer in layers for w in layer.values())
     return {
-        f"products.{weights}_{n_rows}": n_rows * flops / pass_s
+        f"products.{weights}_{n_rows}": 2 * n_rows * n_elements / pass_s
         for n_rows, pass_s in zip(PRODUCT_ROWS, seconds, strict=True)
     }
 
 
-def layer_weights(weights: str) -> list[dict[str, cpu_rows.Rows]]:
-    """Random weights of the layers of `DEEP`, in a dtype."""
+def head_rates(weights: str) -> Part[dict[str, float]]:
+    """FLOP/s of one large product, an unembedding, of some rows with weights of a dtype."""
+    w = _matrix(weights, (VOCAB, WIDTH), 0)
+
+    def unembed(x_MI: Any, w: cpu_rows.Rows) -> Any:
+        return cpu_rows.product("mi,io->mo", x_MI, w)
+
+    inputs = [jnp.ones((n_rows, WIDTH), jnp.float32) for n_rows in PRODUCT_ROWS]
+    seconds = yield [partial(_prepared, unembed, x_MI, w) for x_MI in inputs]
+    return {
+        f"products.{weights}_head_{n_rows}": 2 * n_rows * math.prod(w.shape) / pass_s
+        for n_rows, pass_s in zip(PRODUCT_ROWS, seconds, strict=True)
+    }
+
+
+def layer_weights(config: ModelConfig, weights: str) -> Layers:
+    """Random weights of the products of a model's layers, in a dtype."""
+    (attention, n_layers), *_ = config.attentions
+    width, queries = config.d_model, attention.n_heads * attention.d_head
+    keys = attention.n_kv_heads * attention.d_head
+    hidden = config.d_ff
+    shapes = {
+        "query": (queries, width),
+        "key": (keys, width),
+        "value": (keys, width),
+        "out": (width, queries),
+        "gate": (hidden, width),
+        "up": (hidden, width),
+        "down": (width, hidden),
+    }
     return [
         {
-            name: _matrix(weights, shape, len(SHAPES) * layer + number)
-            for number, (name, shape) in enumerate(SHAPES.items())
+            name: _matrix(weights, shape, len(shapes) * layer + number)
+            for number, (name, shape) in enumerate(shapes.items())
         }
-        for layer in range(DEEP.n_layers)
+        for layer in range(n_layers)
     ]
 
 
-def layer_products(layers: list[dict[str, cpu_rows.Rows]], n_rows: int) -> Call:
+def layer_products(layers: Layers, n_rows: int) -> Call:
     """A call of the products of all layers, without attention."""
 
-    def chain(x_MI: Any, layers: list[dict[str, cpu_rows.Rows]]) -> Any:
+    def chain(x_MI: Any, layers: Layers) -> Any:
         unused = []
         for layer in layers:
             multiply = {name: partial(_multiply, w=w) for name, w in layer.items()}
@@ -118,7 +138,8 @@ def layer_products(layers: list[dict[str, cpu_rows.Rows]], n_rows: int) -> Call:
             x_MI = x_MI + multiply["down"](hidden_MO)
         return x_MI, unused
 
-    return _prepared(chain, jnp.ones((n_rows, WIDTH), jnp.float32), layers)
+    width = layers[0]["query"].shape[1]
+    return _prepared(chain, jnp.ones((n_rows, width), jnp.float32), layers)
 
 
 def _multiply(x_MI: Any, w: cpu_rows.Rows) -> Any:
@@ -143,8 +164,8 @@ def _matrix(weights: str, shape: tuple[int, int], seed: int) -> cpu_rows.Rows:
 def attention_rates() -> Part[dict[str, float]]:
     """Rates of attention, and what a layer costs besides its products, from passes of models."""
     passes = {
-        "bf16": model_passes(SHALLOW, "bf16"),
-        "fp32": model_passes(SHALLOW, "fp32"),
+        "bf16": model_passes(NARROW, "bf16"),
+        "fp32": model_passes(NARROW, "fp32"),
         "deep": model_passes(DEEP, "bf16"),
     }
     cases = {
@@ -157,20 +178,20 @@ def attention_rates() -> Part[dict[str, float]]:
         cases[f"{kv} short"] = (kv, SEQUENCES, 1, SHORT - 1)
         cases[f"{kv} long"] = (kv, SEQUENCES, 1, LONG - 1)
     calls = [partial(passes[which], *shape) for which, *shape in cases.values()]
-    products = partial(layer_products, layer_weights(WEIGHTS), 1)
+    products = partial(layer_products, layer_weights(DEEP, WEIGHTS), 1)
     *seconds, products_s = yield [*calls, products]
     found = dict(zip(cases, seconds, strict=True))
 
     def beyond_s(case: str, other: str) -> float:
         return max(found[case] - found[other], SHORTEST_S)
 
-    (attention, n_layers), *_ = SHALLOW.attentions
+    (attention, n_layers), *_ = NARROW.attentions
     pairs = CHUNK * float(padded_keys(LONG) - padded_keys(CHUNK))
     flops = 4 * n_layers * pairs * attention.n_heads * attention.d_head
     n_elements = n_layers * SEQUENCES * (LONG - SHORT) * kv_elements(attention)
     keys_s = beyond_s("bf16 long", "bf16 short")
     # What a pass begins with, and the products and keys of a layer, are no cost of the layer.
-    layer_s = beyond_s("one deep", "one") / (DEEP.n_layers - SHALLOW.n_layers)
+    layer_s = beyond_s("one deep", "one") / (DEEP.n_layers - NARROW.n_layers)
     layer_s = min(layer_s, found["one deep"] / DEEP.n_layers)  # whatever a busy machine did
     layer_keys_s = keys_s / n_layers / SEQUENCES * SHORT / (LONG - SHORT)
     return {

@@ -63,6 +63,15 @@ def test_products_take_the_measured_time_and_lie_between() -> None:
     assert product_flops_per_s(chip, "fp32", 4096) == pytest.approx(rate("fp32", 512))
 
 
+def test_an_unembedding_has_rates_of_its_own_where_they_were_measured() -> None:
+    chip = machine().chip
+    assert product_flops_per_s(chip, "bf16", 4, head=True) == product_flops_per_s(chip, "bf16", 4)
+    heads = {f"products.bf16_head_{n}": 5e10 for n in PRODUCT_ROWS}
+    measured = with_values(chip, heads)
+    assert product_flops_per_s(measured, "bf16", 4, head=True) == pytest.approx(5e10)
+    assert product_flops_per_s(measured, "bf16", 4) == product_flops_per_s(chip, "bf16", 4)
+
+
 def test_decoding_and_prompts_are_programs_of_their_own(server: Server) -> None:
     engine = server.engine
     decode = engine.decode(4, 200)
