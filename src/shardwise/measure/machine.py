@@ -7,7 +7,7 @@ from itertools import chain
 
 import jax.numpy as jnp
 
-from shardwise.hardware.figure import TRAINING_DTYPES, unit_of
+from shardwise.hardware.figure import MEMORY_KIB, TRAINING_DTYPES, unit_of
 from shardwise.measure.all_devices import AllDevices, Program
 from shardwise.measure.attention import measure_attention
 from shardwise.measure.collectives import measure_collectives
@@ -77,7 +77,7 @@ def measure(
         n_devices=n_devices,
         kind=devices.platform,
         device_kind=devices.devices[0].device_kind,
-        figures=figures | fastest(figures),
+        figures=figures | fastest(figures) | fastest_stream(figures),
         sources={path: source for path, source in sources.items() if source},
         other_load=load.share(),
         drift=turns.drift,
@@ -110,6 +110,17 @@ def fastest(figures: Mapping[str, float]) -> dict[str, float]:
             if path.startswith(tuple(prefixes)) and unit_of(path) == "FLOP/s"
         )
     return peaks
+
+
+def fastest_stream(figures: Mapping[str, float]) -> dict[str, float]:
+    """The memory bandwidth: the best of the arrays that are larger than caches.
+
+    >>> fastest_stream({"hbm.bandwidth": 3.0, "memory.65536KiB_1": 5.0, "memory.64KiB_1": 9.0})
+    {'hbm.bandwidth': 5.0}
+    """
+    large = f"memory.{MEMORY_KIB[-1]}KiB_"
+    names = [path for path in figures if path == "hbm.bandwidth" or path.startswith(large)]
+    return {"hbm.bandwidth": max(figures[path] for path in names)}
 
 
 def _parts(devices: AllDevices) -> Iterator[Part[Figures]]:

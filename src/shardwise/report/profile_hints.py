@@ -85,7 +85,8 @@ def _cast_products(profile: Profile) -> Iterator[str]:
         yield (
             f"{_largest(cast)}: products in fp32 of arrays that are cast from 16 bits, at least "
             f"{percent(cast_flops / flops)} of the FLOPs. Multiply them in their own dtype "
-            "(preferred_element_type=jnp.float32 accumulates in fp32)"
+            "(preferred_element_type=jnp.float32 accumulates in fp32), and cast results to it, "
+            "so that those of gradients are in it too"
         )
 
 

@@ -106,7 +106,10 @@ class DeviceRates:
     def peak_flops_per_s(self, dtype: str) -> float:
         """Peak FLOP/s of one device for an element type, or for the next wider type it supports."""
         default = ("fp8", "bf16") if dtype.startswith("f8") else ("bf16",)
-        for name in _PEAK_DTYPES.get(dtype, default):
+        names = _PEAK_DTYPES.get(dtype, default)
+        if self.chip.kind == "cpu" and dtype == "f32":  # accelerators multiply it in fewer bits
+            names = ("fp32", "bf16")
+        for name in names:
             if name in self.chip.peak_flops_per_s:
                 return self.chip.peak(name) / self.devices_per_chip
         return self.chip.peak("bf16") / self.devices_per_chip

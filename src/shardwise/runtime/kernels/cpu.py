@@ -2,8 +2,8 @@
 
 XLA's CPU compiler has four performance traps:
 
-- A 16-bit matmul is fast where the processor has a matrix unit (AMX) and the result is fp32.
-  Without the unit it takes twice the time of an fp32 matmul, and a 16-bit result is emulated.
+- A 16-bit matmul is fast where the processor has products of bf16 (AMX, AVX-512) and the result is
+  fp32. Elsewhere it takes twice the time of an fp32 matmul, and a 16-bit result is emulated.
 - If a matmul needs an operand transposed, the elementwise operations that produce the operand are
   fused into the transposing copy, and run element by element in its order.
 - An array that several fusions read is computed again in each of them if that seems cheap. Examples
@@ -13,8 +13,9 @@ XLA's CPU compiler has four performance traps:
 
 The remedies:
 
-- Matmuls return fp32, which is cast afterwards. Without a matrix unit their operands are cast to
-  fp32 first.
+- Matmuls return fp32, which is cast afterwards. Without products of bf16 their operands are cast to
+  fp32 first; those of attention unless there is a matrix unit (AMX): with AVX-512 XLA has no 16-bit
+  product of several matrices.
 - The matmul that contracts rows transposes the narrower operand.
 - Attention and the loss have handwritten gradients, which transpose no array of scores or logits.
 - Arrays with many readers are `materialized`.
@@ -179,8 +180,8 @@ def _matmul_backward(
     dx_MI = _dot("mo,io->mi", dy_MO, w_IO)
     if x_MI.shape[1] <= dy_MO.shape[1]:
         dw_IO = _contract_rows(x_MI, dy_MO)
-    else:
-        dw_IO = _contract_rows(dy_MO, x_MI).T
+    else:  # a product with a transposed result would be one that XLA does not have in 16 bits
+        dw_IO = _identity(_contract_rows(dy_MO, x_MI)).T
     return dx_MI.astype(x.dtype).reshape(x.shape), dw_IO.astype(w.dtype).reshape(w.shape)
 
 
@@ -202,8 +203,16 @@ def _contract_rows(left_MI: Array, right_MO: Array) -> Array:
 
 
 def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST) -> Array:
-    """Einsum with a result in fp32; it reads each element of `rhs` about `n_reads` times."""
-    if n_reads >= MIN_READS_TO_CAST and not has_matrix_unit():
+    """Matmul with a result in fp32; it reads each element of `rhs` about `n_reads` times."""
+    if n_reads >= MIN_READS_TO_CAST and not multiplies_bf16():
+        lhs = lhs.astype(WIDE)
+        rhs = rhs.astype(WIDE)
+    return jnp.einsum(equation, lhs, rhs, preferred_element_type=WIDE)
+
+
+def _dot_of_heads(equation: str, lhs: Array, rhs: Array) -> Array:
+    """Einsum of attention with a result in fp32."""
+    if not has_matrix_unit():
         lhs = lhs.astype(WIDE)
         rhs = rhs.astype(WIDE)
     return jnp.einsum(equation, lhs, rhs, preferred_element_type=WIDE)
@@ -211,13 +220,16 @@ def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST
 
 @functools.cache
 def has_matrix_unit() -> bool:
-    """Whether this processor multiplies bf16 faster than fp32 (Linux lists its AMX flags)."""
+    """Whether this processor multiplies whole tiles of bf16 (Linux lists its AMX flags)."""
     return "amx_bf16" in _flags()
 
 
 @functools.cache
 def multiplies_bf16() -> bool:
-    """Whether this processor has products of bf16; others convert a matrix to fp32 first."""
+    """Whether this processor has products of bf16, which are faster than those of fp32.
+
+    Others convert a matrix to fp32 first.
+    """
     return bool({"amx_bf16", "avx512_bf16"} & _flags())
 
 
@@ -260,7 +272,7 @@ def _output_and_logsumexp(q_BKGTH: Array, k_BKSH: Array, v_BKSH: Array) -> tuple
         highest = s_BKGTS.max(axis=-1, keepdims=True)
         p_BKGTS = jnp.exp(s_BKGTS - highest).astype(v_BKSH.dtype)
         total = p_BKGTS.astype(WIDE).sum(axis=-1, keepdims=True)
-        outputs.append(_dot("bkgts,bksh->bkgth", p_BKGTS, v_BKSH[:, :, keys]) / total)
+        outputs.append(_dot_of_heads("bkgts,bksh->bkgth", p_BKGTS, v_BKSH[:, :, keys]) / total)
         logsumexps.append(highest + jnp.log(total))
     o_BKGTH = jnp.concatenate(outputs, axis=3).astype(q_BKGTH.dtype)
     return o_BKGTH, jnp.concatenate(logsumexps, axis=3)
@@ -280,13 +292,13 @@ def _attend_backward(residuals: Residuals, do_BKGTH: Array) -> tuple[Array, Arra
     for rows, keys in _query_blocks(q_BKGTH.shape[3]):
         block = (..., rows, slice(None))
         p_BKGTS = jnp.exp(_scores(q_BKGTH[block], k_BKSH[:, :, keys]) - l_BKGT1[block])
-        dp_BKGTS = _dot("bkgth,bksh->bkgts", do_BKGTH[block], v_BKSH[:, :, keys])
+        dp_BKGTS = _dot_of_heads("bkgth,bksh->bkgts", do_BKGTH[block], v_BKSH[:, :, keys])
         ds_BKGTS = (p_BKGTS * (dp_BKGTS - do_o_BKGT1[block])).astype(q_BKGTH.dtype)
-        dq_blocks.append(_dot("bkgts,bksh->bkgth", ds_BKGTS, k_BKSH[:, :, keys]))
-        dk_block = _dot("bkgth,bkgts->bkhs", q_BKGTH[block], ds_BKGTS)
+        dq_blocks.append(_dot_of_heads("bkgts,bksh->bkgth", ds_BKGTS, k_BKSH[:, :, keys]))
+        dk_block = _dot_of_heads("bkgth,bkgts->bkhs", q_BKGTH[block], ds_BKGTS)
         dk_BKHS = dk_BKHS.at[..., keys].add(dk_block)
         p_BKGTS = p_BKGTS.astype(q_BKGTH.dtype)
-        dv_block = _dot("bkgth,bkgts->bkhs", do_BKGTH[block], p_BKGTS)
+        dv_block = _dot_of_heads("bkgth,bkgts->bkhs", do_BKGTH[block], p_BKGTS)
         dv_BKHS = dv_BKHS.at[..., keys].add(dv_block)
     dq_BKGTH = jnp.concatenate(dq_blocks, axis=3).astype(q_BKGTH.dtype)
     dk_BKSH = dk_BKHS.swapaxes(2, 3).astype(k_BKSH.dtype)
@@ -305,7 +317,7 @@ def _query_blocks(n_tokens: int) -> list[tuple[slice, slice]]:
 
 def _scores(q_BKGTH: Array, k_BKSH: Array) -> Array:
     """Causal scores s_BKGTS of the last T of S tokens over all S."""
-    s_BKGTS = _dot("bkgth,bksh->bkgts", q_BKGTH, k_BKSH)
+    s_BKGTS = _dot_of_heads("bkgth,bksh->bkgts", q_BKGTH, k_BKSH)
     T, S = s_BKGTS.shape[3:]
 
     def mask_TS() -> Array:

@@ -71,10 +71,10 @@ def test_products(letters: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
     same(by_cpu, lambda x, w: jnp.einsum(letters, x, w), normal(*x), normal(*w))
 
 
-@pytest.mark.parametrize("unit", [True, False], ids=["matrix unit", "none"])
-def test_narrow_products_sum_in_fp32(unit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("narrow", [True, False], ids=["bf16", "none"])
+def test_narrow_products_sum_in_fp32(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4,096 ones and their gradients a sum in 16 bits would give 256."""
-    monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: narrow)
     x, w = jnp.ones((1, 2, 4096), jnp.bfloat16), jnp.ones((4096, 4), jnp.bfloat16)
     y, pull = jax.vjp(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w), x, w)
     assert y.dtype == jnp.bfloat16
@@ -82,6 +82,21 @@ def test_narrow_products_sum_in_fp32(unit: bool, monkeypatch: pytest.MonkeyPatch
     assert {g.dtype for g in pull(y)} == {jnp.dtype(jnp.bfloat16)}
     wide = cpu.matmul_einsum("abc,cd->abd", x, w, wide=True)
     assert wide.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(128, 64), (64, 128)])
+def test_gradients_in_bf16_as_this_processor_multiplies(inputs: int, outputs: int) -> None:
+    """XLA has no product of 16-bit numbers whose result is transposed: it would fail to run."""
+    x, w, dy = normal(2, 64, inputs), normal(inputs, outputs), normal(2, 64, outputs)
+
+    @jax.jit
+    def gradients(x: Any, w: Any, dy: Any) -> Any:
+        return jax.vjp(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w), x, w)[1](dy)
+
+    narrow = [array.astype(jnp.bfloat16) for array in (x, w, dy)]
+    of_rounded = gradients(*(array.astype(jnp.float32) for array in narrow))
+    for got, wanted in zip(gradients(*narrow), of_rounded, strict=True):
+        np.testing.assert_allclose(got.astype(jnp.float32), wanted, rtol=2e-2, atol=0.2)
 
 
 @pytest.mark.parametrize("n_tokens", [32, 512], ids=["one block", "four blocks"])
@@ -113,13 +128,13 @@ def test_cross_entropy() -> None:
     same(lambda x: cpu.cross_entropy(x, targets), other, logits)
 
 
-@pytest.mark.parametrize(("unit", "read"), [(True, "bf16"), (False, "f32")])
+@pytest.mark.parametrize(("narrow", "read"), [(True, "bf16"), (False, "f32")])
 @pytest.mark.parametrize("rows", [1, cpu.MIN_READS_TO_CAST])
 def test_narrow_numbers_are_multiplied_as_the_processor_is_fast(
-    unit: bool, read: str, rows: int, monkeypatch: pytest.MonkeyPatch
+    narrow: bool, read: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a unit as fp32 numbers, but for a few rows, which read a weight too seldom."""
-    monkeypatch.setattr(cpu, "has_matrix_unit", lambda: unit)
+    """Without products of bf16 as fp32 numbers, but for a few rows, which read a weight seldom."""
+    monkeypatch.setattr(cpu, "multiplies_bf16", lambda: narrow)
     x, w = jnp.ones((1, rows, 8), jnp.bfloat16), jnp.ones((8, 16), jnp.bfloat16)
     made = jax.make_jaxpr(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w))(x, w)
     assert ("f32[8,16]" in str(made)) == (read == "f32" and rows > 1)
