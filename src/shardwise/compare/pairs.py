@@ -15,7 +15,7 @@ from shardwise.compare.measured import (
     steps_of_run,
 )
 from shardwise.compare.planned import PlannedStep, planned_step
-from shardwise.compare.result import Cause, MeasuredSteps, PairComparison, PairRow, Setting
+from shardwise.compare.result import Cause, PairComparison, PairRow, Setting
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan
@@ -130,6 +130,11 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
     ]
     noise = max(steps[0].noise, steps[1].noise)
     times = (_operations(first), _operations(second))
+    slower = int(steps[1].typical_s >= steps[0].typical_s)
+    explanations = [*_trace_causes(*times, slower, noise), *_memory_cause(first, second)]
+    if abs(steps[1].typical_s - steps[0].typical_s) <= noise * steps[1 - slower].typical_s:
+        others = _trace_causes(*times, 1 - slower, noise)  # chance says which one is slower
+        explanations += [cause for cause in others if cause.kind == NEW_COLLECTIVE]
     return PairComparison(
         kind="traces",
         first=first.trace,
@@ -141,12 +146,7 @@ def compare_traces(first: Profile, second: Profile) -> PairComparison:
         ),
         figures=tuple(_trace_figures(first, second)),
         noise=noise,
-        causes=tuple(
-            sorted(
-                [*_trace_causes(*times, steps, noise), *_memory_cause(first, second)],
-                key=lambda cause: ORDER.index(cause.kind),
-            )
-        ),
+        causes=tuple(sorted(explanations, key=lambda cause: ORDER.index(cause.kind))),
     )
 
 
@@ -176,15 +176,17 @@ def _trace_figures(first: Profile, second: Profile) -> Iterator[PairRow]:
 def _trace_causes(
     first: Mapping[str, OperationSum],
     second: Mapping[str, OperationSum],
-    steps: tuple[MeasuredSteps, MeasuredSteps],
+    slower: int,
     noise: float,
 ) -> Iterator[Cause]:
     """Why the slower trace is slower: what it has and the other does not, then what grew.
 
     A collective that only one program has explains what follows from it, whatever it costs itself:
     the arrays behind it are larger, and matmuls compute more.
+
+    Args:
+        slower: which of the two it is, 0 or 1.
     """
-    slower = int(steps[1].typical_s >= steps[0].typical_s)
     slow, fast = (second, first) if slower else (first, second)
     more_communication_s = _communication_s(slow) - _communication_s(fast)
     explanations = []

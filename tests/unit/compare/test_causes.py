@@ -248,6 +248,12 @@ def test_a_gather_where_a_scope_communicates_already(sharded: dict[str, Profile]
     parts = sharded["summed rows"].operations
     kinds = {kind for part in parts for kind in part.collectives}
     assert kinds == {"all_reduce"}
+    # Where steps vary by more than they differ, chance says which trace is the slower one.
+    fast = sharded["summed whole"]
+    noisy = {"step_s": 1.01 * fast.step_s, "longest_step_s": 2 * fast.step_s}
+    pair = sw.compare(replace(sharded["summed rows"], **noisy), fast)
+    assert isinstance(pair, PairComparison)
+    assert pair.causes[0].kind == "new collective"
 
 
 def test_a_program_that_needs_more_memory_and_no_more_time() -> None:
