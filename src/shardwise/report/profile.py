@@ -26,7 +26,7 @@ from shardwise.profile.categories import (
 from shardwise.profile.costs import HBM
 from shardwise.profile.host import COMPILATION, DISPATCH, LOADING
 from shardwise.profile.result import MemoryPeak, OperationTime, Profile
-from shardwise.report.profile_hints import hints
+from shardwise.report.profile_hints import few_tokens, hints
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.words import compiled_steps, counted, percent
 
@@ -123,9 +123,14 @@ def _headline(profile: Profile, hint: str = "") -> str:
 
 
 def _hints(profile: Profile) -> list[str]:
-    """The hints that are shown. The first is empty if devices wait for the host: it says more."""
+    """The hints that are shown. The first is empty if devices wait for the host: it says more.
+
+    Steps of few tokens are too short to hide what the host does between them; then they come first.
+    """
     shares = _category_shares(profile)
     waits = _is_host_bound(shares) or shares[CALLBACK] >= LEAST_HOST
+    if _is_host_bound(shares) and _largest_wait(profile) not in (COMPILATION, LOADING):
+        waits = not any(few_tokens(profile))
     return [*[""] * waits, *itertools.islice(hints(profile), N_HINTS)]
 
 
@@ -164,11 +169,16 @@ def _shares(profile: Profile) -> str:
 
 def _host_work(profile: Profile) -> str:
     """What the host does most of the time in which devices wait between programs."""
-    waits = [part for part in profile.operations if part.category == HOST]
-    largest = max(waits, key=lambda part: part.seconds)
-    if largest.name == COMPILATION:
+    largest = _largest_wait(profile)
+    if largest == COMPILATION:
         return f"compilation: {compiled_steps(profile.compiled_steps, profile.steps)}"
-    return HOST_WORK.get(largest.name, "the host's own code")
+    return HOST_WORK.get(largest, "the host's own code")
+
+
+def _largest_wait(profile: Profile) -> str:
+    """The name of what devices wait for between programs most of that time."""
+    waits = [part for part in profile.operations if part.category == HOST]
+    return max(waits, key=lambda part: part.seconds).name
 
 
 def _host_rows(profile: Profile) -> Iterator[str]:

@@ -44,7 +44,7 @@ def hints(profile: Profile) -> Iterator[str]:
     """
     yield from _cast_products(profile)
     yield from _odd_dims(profile)
-    yield from _few_tokens(profile)
+    yield from few_tokens(profile)
     yield from _operations(profile)
     yield from _remat(profile)
     undonated = profile.undonated_bytes or 0
@@ -95,7 +95,7 @@ def _largest(parts: Sequence[OperationTime]) -> str:
     return ", ".join(dict.fromkeys(part.name for part in parts[:N_NAMES]))
 
 
-def _few_tokens(profile: Profile) -> Iterator[str]:
+def few_tokens(profile: Profile) -> Iterator[str]:
     """A step that updates more than it multiplies."""
     products = [part for part in profile.operations if part.category == MATMUL]
     is_training = any(part.phase == BACKWARD for part in products)

@@ -13,11 +13,12 @@ import pytest
 from shardwise.check.hlo.costs import program_costs
 from shardwise.check.hlo.scopes import BACKWARD, REMAT
 from shardwise.check.hlo.text import Module, parse
-from shardwise.profile.categories import ELEMENTWISE, MATMUL, category
+from shardwise.profile.categories import ELEMENTWISE, HOST, MATMUL, category
 from shardwise.profile.costs import instruction_costs
 from shardwise.profile.products import product_faults
 from shardwise.profile.programs import ProgramOperation
-from shardwise.profile.result import MemoryPeak, OperationTime, Profile
+from shardwise.profile.result import CategoryTime, MemoryPeak, OperationTime, Profile
+from shardwise.report.profile import document
 from shardwise.report.profile_hints import hints
 from tests.unit.compare.recorded_runs import FOLDER as RECORDED
 
@@ -121,6 +122,27 @@ def hints_of(**changes: object) -> list[str]:
 def test_faults_of_products_have_a_hint(changes: dict[str, object], words: str) -> None:
     (hint,) = hints_of(**changes)
     assert words in hint
+
+
+@pytest.mark.parametrize(("waits_for", "is_first"), [("dispatch", True), ("compilation", False)])
+def test_few_tokens_come_before_the_waiting_that_they_cause(waits_for: str, is_first: bool) -> None:
+    profile = msgspec.json.decode((RECORDED / "fsdp.profile.json").read_bytes(), type=Profile)
+    product = OperationTime(
+        name="unembed", phase=BACKWARD, category=MATMUL, count=1.0,
+        seconds=0.2 * profile.step_s, share=0.2, flops=1e8,
+    )  # fmt: skip
+    wait = replace(product, name=waits_for, phase="", category=HOST, share=0.3)
+    shares = {MATMUL: 0.2, HOST: 0.3}
+    categories = [
+        CategoryTime(category=name, seconds=share * profile.step_s, share=share)
+        for name, share in shares.items()
+    ]
+    waiting = replace(
+        profile, operations=(product, wait), categories=tuple(categories), updated_elements=10**6
+    )
+    headline = document(waiting)["headline"]
+    assert ("Look first at the tokens of a step" in headline) == is_first
+    assert ("host-bound" in headline) != is_first
 
 
 @pytest.mark.parametrize(("rate", "has_hint"), [(0.5, True), (0.95, False)])
