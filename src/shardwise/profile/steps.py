@@ -30,7 +30,7 @@ class Steps:
         n_programs: number of those that ran, and the name of that which ran most often.
         are_marked: whether they are marked steps of many programs.
         windows: of each device, none if it ran no step.
-        slow: those of `windows` that are left out of it, of the first device.
+        slow: steps that `windows` does not have, of the first device that ran steps.
     """
 
     module: str

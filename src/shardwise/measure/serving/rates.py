@@ -53,7 +53,7 @@ NARROW, DEEP = (
 )
 N_BLOCKS = 8  # of operations between products
 ROWS = 256  # of the operations between products
-SEQUENCES, VOCAB = 16, 32768  # of a draw
+SEQUENCES, VOCAB = 16, 32768  # of a draw; an unembedding has the vocabulary too
 SHORT, LONG = 128, 1024  # keys of a sequence
 WEIGHTS = "bf16"  # of the models
 CHUNK = 256  # tokens of a prompt

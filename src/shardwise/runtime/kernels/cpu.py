@@ -204,15 +204,18 @@ def _contract_rows(left_MI: Array, right_MO: Array) -> Array:
 
 def _dot(equation: str, lhs: Array, rhs: Array, n_reads: int = MIN_READS_TO_CAST) -> Array:
     """Matmul with a result in fp32; it reads each element of `rhs` about `n_reads` times."""
-    if n_reads >= MIN_READS_TO_CAST and not multiplies_bf16():
-        lhs = lhs.astype(WIDE)
-        rhs = rhs.astype(WIDE)
-    return jnp.einsum(equation, lhs, rhs, preferred_element_type=WIDE)
+    casts = n_reads >= MIN_READS_TO_CAST and not multiplies_bf16()
+    return _wide_einsum(equation, lhs, rhs, casts=casts)
 
 
 def _dot_of_heads(equation: str, lhs: Array, rhs: Array) -> Array:
     """Einsum of attention with a result in fp32."""
-    if not has_matrix_unit():
+    return _wide_einsum(equation, lhs, rhs, casts=not has_matrix_unit())
+
+
+def _wide_einsum(equation: str, lhs: Array, rhs: Array, *, casts: bool) -> Array:
+    """Einsum with a result in fp32, of operands that are cast to it first or are not."""
+    if casts:
         lhs = lhs.astype(WIDE)
         rhs = rhs.astype(WIDE)
     return jnp.einsum(equation, lhs, rhs, preferred_element_type=WIDE)

@@ -103,7 +103,6 @@ def planned_framework(kind: str) -> FrameworkMemory:
 
     GPUs communicate through NCCL. XLA's CPU compiler runs the operations of one device side by
     side, so that arrays of attention do not follow each other in the same memory; it has no
-    ragged AllToAll. On TPUs XLA
-    compiles everything; `bench/check.py` measures its behavior.
+    ragged AllToAll. On TPUs XLA compiles everything; `bench/check.py` measures its behavior.
     """
     return FRAMEWORK_OF_KIND.get(kind, DEFAULT_FRAMEWORK)
