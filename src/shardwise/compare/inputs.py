@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -96,7 +97,12 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
         try:
             document = json.loads(line)
             if names <= document.keys():
-                records.append(msgspec.convert(_numbers(document, names), StepRecord))
+                record = msgspec.convert(_numbers(document, names), StepRecord)
+                records.append(record)
+                if not 0 < record.step_s < math.inf:
+                    raise BadFile(
+                        f"{metrics}: line {number}: a step takes {record.step_s:g} seconds (step_s)."
+                    )
             elif "step" in document:
                 missing |= names - document.keys()
         except (ValueError, AttributeError, msgspec.ValidationError):

@@ -203,8 +203,8 @@ def _trace_causes(
         if not kind or (grown_s <= noise * part.seconds and kind == GREW):
             continue
         sizes = _sizes(kind, part, other)
-        if kind == GREW and not slower:
-            sizes = (part.seconds, other.seconds)
+        if not slower:
+            sizes = sizes[::-1]
         cause = Cause(
             kind=kind,
             seconds=max(0.0, grown_s),

@@ -1,7 +1,7 @@
 """The peak of memory of a program, replayed from the buffer assignment of its compiler.
 
-A trace keeps it with the program: the arguments, and one block for all temporary arrays, with the
-order in which these come and go.
+A trace keeps it with the program: the arguments, the results, and one block for all temporary
+arrays, with the order in which these come and go.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ def memory_peak(program: Program) -> MemoryPeak | None:
     live, instruction = at_peak(largest, sizes)
     total = sum(part.size for part in in_hbm)
     arguments = sum(p.size for p in in_hbm if p.is_entry_computation_parameter)
+    results = sum(
+        p.size for p in in_hbm if p.maybe_live_out and not p.is_entry_computation_parameter
+    )
     arrays: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     for buffer, producer in live.items():
@@ -47,7 +50,8 @@ def memory_peak(program: Program) -> MemoryPeak | None:
     return MemoryPeak(
         bytes=total,
         arguments=arguments,
-        temporaries=total - arguments,
+        results=results,
+        temporaries=total - arguments - results,
         instruction=instruction,
         operation=_owner(program, instruction)[0],
         arrays=tuple(

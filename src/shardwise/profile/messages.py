@@ -67,6 +67,7 @@ MESSAGES = {
         "size": (2, "int64"),
         "is_thread_local": (3, "bool"),
         "is_entry_computation_parameter": (5, "bool"),
+        "maybe_live_out": (7, "bool"),
         "color": (8, "int64"),
     },
     "HeapTrace": {"events": (1, "HeapEvent*")},

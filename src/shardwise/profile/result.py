@@ -64,8 +64,9 @@ class MemoryPeak:
     """The memory of a program on one device, as its compiler assigned it.
 
     Args:
-        bytes: `arguments` plus `temporaries`.
+        bytes: `arguments` plus `results` plus `temporaries`.
         arguments: what the program is given, and results in their place.
+        results: results that have memory of their own.
         temporaries: all else; the arrays of the peak fit in it.
         instruction, operation: what runs when most temporary arrays are live.
         at_share: when, as a share of the step; None if the trace does not say.
@@ -79,6 +80,7 @@ class MemoryPeak:
     operation: str
     arrays: tuple[LiveArrays, ...]
     at_share: float | None = None
+    results: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,8 +107,8 @@ def phrase(cause: Cause) -> str:
             detail = f" ({cause.name})" if cause.name else ""
             return f"{cause.group}{detail}: {seconds(measured)}, planned {seconds(planned)}"
         case kind if kind == NEW_COLLECTIVE and cause.name:
-            shown = f"{DISPLAY_NAMES[cause.name]} of {units.show_bytes(measured)}"
-            return f"a collective that the other does not have: {name} ({shown})"
+            shown = f"{DISPLAY_NAMES[cause.name]} of {units.show_bytes(max(planned, measured))}"
+            return f"a collective that {_less(planned, measured)} does not have: {name} ({shown})"
         case kind if kind == MORE_MEMORY:
             most = f"; most{at}" if at else ""
             return (
@@ -116,11 +116,12 @@ def phrase(cause: Cause) -> str:
             )
         case kind if kind == MORE_BYTES:
             shown = f"{units.show_bytes(planned)} and {units.show_bytes(measured)}"
-            return f"{name} moves {measured / planned:.1f} times the bytes ({shown})"
+            return f"{name} moves {_times(planned, measured, 'bytes')} ({shown})"
         case kind if kind == NEW_COLLECTIVE:
-            return f"a collective that the other does not have: {name} ({seconds(measured)})"
+            shown = seconds(max(planned, measured))
+            return f"a collective that {_less(planned, measured)} does not have: {name} ({shown})"
         case kind if kind == MORE_FLOPS:
-            return f"{name} computes {measured / planned:.1f} times the FLOPs"
+            return f"{name} computes {_times(planned, measured, 'FLOPs')}"
         case kind if kind == GREW and not planned:
             return f"{name}, {seconds(measured)} (none in A)"
         case kind if kind == GREW and not measured:
@@ -128,3 +129,14 @@ def phrase(cause: Cause) -> str:
         case kind if kind == GREW:
             return f"{name}, {seconds(planned)} and {seconds(measured)}"
     return cause.kind
+
+
+def _times(first: float, second: float, unit: str) -> str:
+    """How many times as much the one that does more does, and which of A and B it is."""
+    more = "A" if _less(first, second) == "B" else "B"
+    return f"{max(first, second) / min(first, second):.1f} times the {unit} in {more}"
+
+
+def _less(first: float, second: float) -> str:
+    """Which of A and B has less."""
+    return "A" if first < second else "B"

@@ -301,10 +301,11 @@ def _memory_rows(memory: MemoryPeak) -> Iterator[tuple[str, str]]:
     when = ""
     if memory.at_share is not None:
         when = f", at {percent(memory.at_share)} of the step"
+    results = f"results {units.show_bytes(memory.results)}, " if memory.results else ""
     yield (
         "memory",
         f"{units.show_bytes(memory.bytes)} on a device: arguments "
-        f"{units.show_bytes(memory.arguments)}, temporary arrays "
+        f"{units.show_bytes(memory.arguments)}, {results}temporary arrays "
         f"{units.show_bytes(memory.temporaries)}",
     )
     if not memory.arrays:

@@ -232,8 +232,13 @@ def test_a_constraint_that_gathers_an_array(sharded: dict[str, Profile]) -> None
     assert isinstance(pair, PairComparison)
     assert [cause.kind for cause in pair.causes[:2]] == ["new collective", "more FLOPs"]
     lines = render(pair_blocks(pair, []), io.StringIO())
-    assert "a collective that the other does not have: mlp.up forward communication" in lines
-    assert "mlp.up forward matmul computes 4.0 times the FLOPs" in " ".join(lines.split())
+    assert "a collective that A does not have: mlp.up forward communication" in lines
+    assert "mlp.up forward matmul computes 4.0 times the FLOPs in B" in " ".join(lines.split())
+    turned = sw.compare(sharded["whole"], sharded["rows"])
+    assert isinstance(turned, PairComparison)
+    lines = " ".join(render(pair_blocks(turned, []), io.StringIO()).split())
+    assert "a collective that B does not have: mlp.up forward communication" in lines
+    assert "mlp.up forward matmul computes 4.0 times the FLOPs in A" in lines
     twin = sw.compare(sharded["rows"], sharded["again"])
     assert {cause.kind for cause in twin.causes} <= {"grew"}
 

@@ -226,7 +226,9 @@ def test_the_peak_of_memory_is_the_compilers(trace: Path) -> None:
     weights, x = 2 * 256 * 256 * 4, 512 * 256 * 4
     assert memory.arguments == weights + x
     result = 256 * 4  # no temporary array: both layers are one fusion
-    assert memory.bytes == memory.arguments + memory.temporaries == weights + x + result
+    assert memory.results == result
+    assert memory.temporaries == 0
+    assert memory.bytes == weights + x + result
 
 
 def test_arrays_that_share_memory_count_once_at_the_peak() -> None:
