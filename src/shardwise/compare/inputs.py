@@ -100,9 +100,8 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
                 record = msgspec.convert(_numbers(document, names), StepRecord)
                 records.append(record)
                 if not 0 < record.step_s < math.inf:
-                    raise BadFile(
-                        f"{metrics}: line {number}: a step takes {record.step_s:g} seconds (step_s)."
-                    )
+                    taken = f"a step takes {record.step_s:g} seconds (step_s)"
+                    raise BadFile(f"{metrics}: line {number}: {taken}.")
             elif "step" in document:
                 missing |= names - document.keys()
         except (ValueError, AttributeError, msgspec.ValidationError):
