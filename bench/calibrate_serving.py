@@ -43,7 +43,7 @@ from shardwise.validate.serving.runs import ServeRun, load
 # Field -> (common value, standard deviation of the logarithm of an engine's number).
 PRIOR: dict[str, tuple[float, float]] = {
     "matmuls": (1.0, 0.15),
-    "narrow": (1.0, 0.15),
+    "narrow": (1.0, 0.3),
     "gap": (1.0, 0.15),
     "request_s": (UNKNOWN.request_s, 0.8),
     "hold_passes": (0.2, 1.0),
@@ -54,7 +54,7 @@ PRIOR: dict[str, tuple[float, float]] = {
 }
 SERVER = ("gap", "request_s", "hold_passes", "sequence_s")
 FIELDS = {
-    "vllm": SERVER,
+    "vllm": (*SERVER, "narrow"),
     "sglang": SERVER,
     "trtllm": SERVER,
     "fastertransformer": ("gap", "message_s", "hop_s"),
@@ -233,8 +233,12 @@ def main() -> None:
     print(f"{len(counted)} rows, {len(training)} in training groups, {len(few)} looked at")
     fit = Fit(few)
     fit.run(int(sys.argv[1]) if len(sys.argv) > 1 else ITERATIONS)
-    kinds = [kind for _, _, kind in fit.rows]
-    left_out = list(zip(kinds, fit.left_out(), strict=True))
+    whole = Fit(training)
+    whole.x = fit.x
+    whole.measure()
+    whole.linearize()
+    kinds = [kind for _, _, kind in whole.rows]
+    left_out = list(zip(kinds, whole.left_out(), strict=True))
     engines: dict[str, Engines] = {
         "unknown": lambda _: UNKNOWN,
         "present": lambda engine: engine,
@@ -254,7 +258,7 @@ def main() -> None:
         },
     }
     result["errors"]["fitted, left out"] = summary(left_out)
-    pooled = predicted(few, engines["unknown"])
+    pooled = predicted(training, engines["unknown"])
     result["spreads"] = {"engine": spreads(left_out), "unknown": spreads(pooled)}
     for name, value in zip(fit.numbers.names, fit.x, strict=True):
         print(f"{name[0]:18} {name[1]:22} {math.exp(value):.3g}")

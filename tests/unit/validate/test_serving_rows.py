@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ from shardwise.validate.records.files import DATA
 from shardwise.validate.records.systems import CATALOG_NAMES
 from shardwise.validate.serving.figures import METRICS
 from shardwise.validate.serving.runs import read
+from shardwise.validate.serving.server import ServerFlags
 
 # Rows that state neither what was asked nor how it was split.
 UNTOLD = {"mlpinf41": "lengths not stated", "jetstreampt": "lengths not stated"}
 PRODUCTION = {"deepseek-prod-decode": "load not stated", "deepseek-prod-prefill": "lengths not"}
+
+DRAFTED = "aic-deepseek-r1-h200-trtllm-*ep8-*"  # ran multi-token prediction
 
 
 @functools.cache
@@ -58,6 +62,9 @@ def test_every_row_is_a_run_or_has_a_reason() -> None:
         if not known(records()[name]["hardware"]["family"]):
             assert isinstance(row, SkippedRecord)
             assert row.kind == "unknown chip"
+        elif fnmatchcase(name, DRAFTED):
+            assert isinstance(row, SkippedRecord)
+            assert row.reason.startswith("multi-token prediction")
         elif kind in UNTOLD or name in PRODUCTION:
             assert isinstance(row, SkippedRecord)
             assert row.reason.startswith(UNTOLD.get(kind) or PRODUCTION[name])
@@ -105,7 +112,6 @@ def test_aiconfigurator_sglang() -> None:
 @pytest.mark.parametrize(
     ("name", "mesh", "cut"),
     [
-        ("aic-deepseek-r1-h200-trtllm-fp8-i1024o1024-tp1dp8ep8-c128", Mesh(expert=8), None),
         ("aic-gpt-oss-120b-b200-trtllm-mxfp4-i1024o1024-tp1dp4ep4-c64", Mesh(expert=4), None),
         ("aic-gpt-oss-120b-b200-trtllm-mxfp4-i1024o1024-tp1dp4ep1-c32", Mesh(expert=4), None),
         ("aic-qwen3.5-397b-h200-sglang-fp8-i8192o1024-tp8dp1ep8-c64", Mesh(tensor=8), 1),
@@ -125,6 +131,15 @@ def test_what_the_scripts_of_a_source_state() -> None:
     assert {run.kv for run in llama if isinstance(run, ServeRun)} == {"fp8"}
     own = run_of(llama[0].id, precision={"weights": "fp8", "kv": "bf16"})
     assert own.kv == "bf16"
+    held = "aic-llama3-70b-b200-trtllm-fp8-i1024o1024-tp{}dp1ep1-c4".format
+    assert run_of(held(4)).server == ServerFlags(max_tokens=16384, wait_passes=20)
+    few_users = "aic-qwen3.5-397b-b300-sglang-nvfp4-i1024o1024-tp4dp1ep1-c4"
+    few = run_of(few_users).server
+    many = run_of("aic-qwen3.5-397b-b300-sglang-nvfp4-i1024o1024-tp4dp1ep1-c16").server
+    assert (few, many) == tuple(
+        ServerFlags(max_tokens=32768, poll_passes=passes) for passes in (10, 30)
+    )
+    assert run_of(few_users, server={"poll_passes": 1}).server.poll_passes == 1
 
 
 def test_four_bit_experts_by_chip() -> None:

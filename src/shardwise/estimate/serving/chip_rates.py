@@ -211,7 +211,8 @@ class ServeRates:
         flops_per_clock = self.sm_flops_per_clock(self.half_precision_dtype)
         if dtype in HALF_PRECISION and not head and self.narrow_weights:
             achieved = achieved * self.overhead.narrow
-        if self.dequantizes and not head and flops_per_clock:
+        is_for_ampere = self.overhead.warp_matmuls or (self.dequantizes and not head)
+        if is_for_ampere and flops_per_clock:
             achieved = achieved * warp_efficiency(flops_per_clock)
         return self._peak_flops_per_s(dtype) * achieved
 

@@ -22,8 +22,11 @@ class EngineOverhead:
         published_as: how the names of the software begin in published measurements.
         matmuls: rate of its large matmuls, relative to that of the chip's `[serving]` table.
         narrow: the same for matmuls that widen weights of less than 8 bits, on top of `matmuls`.
+        warp_matmuls: whether large matmuls are written for Ampere, and reach on newer chips what
+            instructions of one warp do.
         half_sums: whether matmuls in 16 bits also sum in 16 bits, which GeForce does at twice the
             rate: half of that for int8.
+        elementwise: bytes of its element-wise kernels, relative to those of fused ones in 16 bits.
         gap: idle time between its kernels, relative to the table's `kernel_s`: fusion and CUDA
             graphs make it small.
         request_s: seconds that the server spends on a request outside the engine: parsing,
@@ -61,7 +64,9 @@ class EngineOverhead:
     published_as: tuple[str, ...] = ()
     matmuls: float = 1.0
     narrow: float = 1.0
+    warp_matmuls: bool = False
     half_sums: bool = False
+    elementwise: float = 1.0
     gap: float = 1.0
     request_s: float = 0.0
     hold_passes: float = 0.0
@@ -112,10 +117,11 @@ ENGINES = {
             UNKNOWN,
             name="vllm",
             published_as=("vLLM",),
-            gap=1.02,
-            request_s=0.043,
+            narrow=1.33,
+            gap=1.04,
+            request_s=0.046,
             hold_passes=0.29,
-            sequence_s=7.7e-6,
+            sequence_s=8.8e-6,
             max_sequences=1024,
             runtime_bytes=RUNTIME_BYTES,
             unused_share=0.1,  # `gpu_memory_utilization` 0.9
@@ -126,9 +132,9 @@ ENGINES = {
             kinds=("gpu", "cpu"),
             published_as=("SGLang",),
             gap=1.1,
-            request_s=0.19,
+            request_s=0.17,
             hold_passes=0.23,
-            sequence_s=2.5e-5,
+            sequence_s=2.8e-5,
             chunked_prefill=False,
             runtime_bytes=RUNTIME_BYTES,
             unused_share=0.12,  # of `mem_fraction_static`, which it derives from the memory
@@ -139,10 +145,10 @@ ENGINES = {
             kinds=("gpu",),
             vendor="NVIDIA",
             published_as=("TensorRT-LLM", "NVIDIA NIM"),
-            gap=1.07,
-            request_s=0.061,
-            hold_passes=0.24,
-            sequence_s=8.9e-6,
+            gap=1.06,
+            request_s=0.055,
+            hold_passes=0.23,
+            sequence_s=9e-6,
             runtime_bytes=RUNTIME_BYTES,
             unused_after_weights=True,  # `free_gpu_memory_fraction` 0.9
             # Half of the 50 iterations that are the default of `timeout_iters` in its
@@ -171,10 +177,14 @@ ENGINES = {
             name="llama.cpp",
             kinds=("gpu", "cpu"),
             published_as=("llama.cpp",),
-            matmuls=0.79,
-            narrow=0.82,
-            max_read_bytes_per_s=1.1e12,
+            matmuls=0.86,
+            narrow=0.62,
+            max_read_bytes_per_s=1.08e12,
+            warp_matmuls=True,
             half_sums=True,
+            # Activations are in fp32, converted to 16 bits and back around each matmul; every
+            # operation of its graph is a kernel.
+            elementwise=4.0,
             max_tokens=512,  # --ubatch-size
         ),
         replace(

@@ -300,4 +300,5 @@ def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
     n_bytes = _elementwise_bytes(engine, load)
     if rates.measured:  # in fp32
         return 2 * n_bytes / rates.chip.need("serving.activations")
+    n_bytes = n_bytes * rates.overhead.elementwise
     return n_bytes / rates.hbm_bytes_per_s + routed_layers * rates.efficiency.routed_s

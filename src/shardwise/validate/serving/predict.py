@@ -74,7 +74,7 @@ def predict_with(
         efficiency: Shares of the chip's peak rates that an engine reaches.
         overhead: Time that the serving engine adds; None for that of the run's framework.
     """
-    engine = engine_of(run, efficiency, overhead or published_engine(run.framework))
+    engine = engine_of(run, efficiency, _as_started(run, overhead))
     job = job_of(run)
     _refuse_too_large(run, job)
     if run.phase == "decode":
@@ -95,6 +95,13 @@ def predict_with(
         width = 1 + spread(kind_of(run, metric), word)
         figures[metric] = PredictedFigure(lower=value / width, expected=value, upper=value * width)
     return figures
+
+
+def _as_started(run: ServeRun, overhead: EngineOverhead | None) -> EngineOverhead:
+    """The engine of a run with the flags of its server."""
+    engine = overhead or published_engine(run.framework)
+    users = (run.concurrency or 0) / run.mesh.data
+    return run.server.applied_to(engine, users / max(1, run.output_tokens))
 
 
 def _refuse_too_large(run: ServeRun, job: Serve) -> None:

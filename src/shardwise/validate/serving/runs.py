@@ -22,6 +22,7 @@ from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import sharding_of
+from shardwise.validate.serving.server import ServerFlags, server_flags
 
 # Mean request length of InferenceX divided by the nominal length: lengths are uniform between 0.8
 # and 1 times the nominal one (RANDOM_RANGE_RATIO of its workflows).
@@ -51,6 +52,7 @@ class ServeRun(PublishedRun):
             the prompts of a batch). Rates are `tokens_per_s` (output tokens, whole machine),
             `total_tokens_per_s` (prompt and output tokens) and `tokens_per_s_per_user`.
             `memory_bytes` is the memory per chip.
+        server: Flags with which the server was started.
     """
 
     mesh: Mesh
@@ -65,6 +67,7 @@ class ServeRun(PublishedRun):
     prompt_tokens: int
     output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
+    server: ServerFlags = ServerFlags()
 
     @property
     def saturated(self) -> bool:
@@ -135,6 +138,7 @@ def _to_run(data: dict[str, Any]) -> ServeRun:
         prompt_tokens=requests.prompt_tokens,
         output_tokens=requests.output_tokens,
         measured=measured,
+        server=server_flags(record.section("server")),
         assumed=system_assumed
         | requests_assumed
         | config_assumed
@@ -225,7 +229,10 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
             continue
         if not isinstance(date, str) or date < entry.get("since", ""):
             continue
+        if "refused" in entry:
+            raise BadFile(entry["refused"])
         record["load"] = record.get("load") or entry.get("load")
+        record["server"] = entry.get("server", {}) | record.get("server", {})
         defaults = {"precision": {"kv": entry.get("kv")}}
         defaults["parallelism"] = entry.get("parallelism", {})
         for section, values in defaults.items():

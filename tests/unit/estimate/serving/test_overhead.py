@@ -70,6 +70,28 @@ def test_factors_scale_the_rates_of_the_chip() -> None:
     assert passes(matmuls=0.5) == (kernels, pytest.approx(matmuls * 2, rel=0.01))
 
 
+def test_matmuls_for_ampere_reach_less_of_newer_chips() -> None:
+    def prefill_s(hardware: str, *, warp_matmuls: bool) -> float:
+        software = replace(BUSY, warp_matmuls=warp_matmuls)
+        served = engine("llama3-8b", hardware, {}, shares=REACHED, software=software)
+        return float(served.prefill(1, 4096).matmuls)
+
+    assert prefill_s("a100:1", warp_matmuls=True) == prefill_s("a100:1", warp_matmuls=False)
+    hopper = prefill_s("h100:1", warp_matmuls=False)
+    assert prefill_s("h100:1", warp_matmuls=True) == pytest.approx(hopper / 0.63, rel=0.1)
+
+
+def test_unfused_kernels_move_more_bytes() -> None:
+    def prefill(elementwise: float) -> tuple[float, float]:
+        software = replace(BUSY, elementwise=elementwise)
+        served = engine("llama3-70b", "h100:8", EIGHT, shares=REACHED, software=software)
+        passed = served.prefill(1, 4096)
+        return float(passed.elementwise), float(passed.matmuls)
+
+    fused, matmuls = prefill(1.0)
+    assert prefill(4.0) == (pytest.approx(4 * fused), matmuls)
+
+
 def test_sums_in_16_bits_are_twice_as_fast_on_geforce() -> None:
     def prefill_s(hardware: str, *, half_sums: bool) -> float:
         software = replace(BUSY, half_sums=half_sums)

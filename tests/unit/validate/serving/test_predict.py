@@ -45,6 +45,26 @@ def test_intervals_go_by_kind_and_engine(framework: str, spreads: dict[str, floa
         assert figure.expected / figure.lower == pytest.approx(1 + spreads[kind])
 
 
+def test_a_server_that_looks_for_requests_less_often_answers_later() -> None:
+    usual = predict(served())
+    rare = predict(served(server={"poll_passes": 31}))
+    assert rare["tpot_s"] == usual["tpot_s"]
+    waiting_s = rare["ttft_s"].expected - usual["ttft_s"].expected
+    assert waiting_s == pytest.approx(15 * usual["tpot_s"].expected)
+    # The first prompt waits 10 passes, those that come in these 5: 10 x 8 users / 256 tokens.
+    held = predict(served(server={"wait_passes": 10}))
+    others = 10 * 8 / 256
+    waiting_s = held["ttft_s"].expected - usual["ttft_s"].expected
+    passes = 10 * (1 + others / 2) / (1 + others)
+    assert waiting_s == pytest.approx(passes * usual["tpot_s"].expected)
+
+
+def test_passes_of_fewer_tokens_delay_prompts() -> None:
+    usual = predict(served())
+    small = predict(served(server={"max_tokens": 256}))
+    assert small["ttft_s"].expected > 1.05 * usual["ttft_s"].expected
+
+
 def test_an_unknown_engine_is_farther_off() -> None:
     assert SPREADS.keys() == UNKNOWN_SPREADS.keys()
     assert all(UNKNOWN_SPREADS[kind] >= SPREADS[kind] for kind in SPREADS)
