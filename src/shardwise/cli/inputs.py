@@ -177,6 +177,20 @@ def parse_output_file(path: str) -> str:
     return path
 
 
+def parse_chip_file(path: str) -> str:
+    """Check that the file of a chip can be written, and that plans will read it.
+
+    Raises:
+        BadInput: its name does not end in .toml.
+        BadFile: it cannot be written.
+    """
+    parse_output_file(path)
+    if not path.endswith(".toml"):
+        stem = os.path.splitext(path)[0]
+        raise BadInput(f"{path}: the name of a chip's file ends in .toml: {stem}.toml.")
+    return path
+
+
 def parse_top(text: str) -> int:
     """Parse --top, the number of plans to list.
 

@@ -10,9 +10,10 @@ from shardwise.check.serving import ServingVerdict
 from shardwise.check.user.function import FunctionReport
 from shardwise.check.verdict import Verdict
 from shardwise.compare.inputs import Input, RunLog, read_input
-from shardwise.compare.pairs import compare_plans, compare_runs, compare_traces
+from shardwise.compare.pairs import compare_plans, compare_runs
 from shardwise.compare.result import PairComparison, StepComparison
 from shardwise.compare.step import compare_function, compare_step
+from shardwise.compare.traces import compare_traces
 from shardwise.errors import BadInput
 from shardwise.plan.schema.json_io import AnyPlan
 from shardwise.plan.schema.serving import ServingPlan

@@ -7,11 +7,12 @@ themselves.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from math import exp, log
 from pathlib import Path
 
-from shardwise.compare.result import StepComparison
+from shardwise.compare.result import MeasuredSteps, StepComparison
 from shardwise.errors import BadFile, BadInput, file_error
 from shardwise.estimate.calibration import own_factor
 from shardwise.estimate.training.measured_rates import is_measured
@@ -23,6 +24,8 @@ from shardwise.plan.schema.training import Plan
 
 OWN = "[own]"
 SCALED_TABLES = ("training", "collectives")  # of a measured machine: their rates and times
+DIGEST = 12  # characters
+RUN = re.compile(rf"\b[0-9a-f]{{{DIGEST}}}\b")
 TABLE = re.compile(r"\[(\w+)\]")
 TIME_OR_RATE = re.compile(r'value = "([-+.e0-9]+) (us|B/s|FLOP/s)"')
 
@@ -30,7 +33,8 @@ TIME_OR_RATE = re.compile(r'value = "([-+.e0-9]+) (us|B/s|FLOP/s)"')
 def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> Chip:
     """Write the chip of a plan, corrected by a measured step, and return it.
 
-    A file that has own runs of the chip keeps them: the run is added to them.
+    A file that has own runs of the chip keeps them: the run is added to them, unless it is one of
+    them.
 
     Args:
         comparison: of the plan with its run or trace.
@@ -52,6 +56,10 @@ def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> 
         if earlier.name != chip.name:
             raise BadFile(f"{path} is of {earlier.name}, and the plan of {chip.name}.")
     text = _text(source)
+    digest = _digest(comparison.steps)
+    runs = RUN.findall(text.partition(OWN)[2])
+    if digest in runs:
+        return earlier
     ratio = comparison.steps.typical_s / plan.estimate.step_s.expected * _factor(chip)
     n_runs = earlier.n_own_runs or 0
     mean = (n_runs * log(earlier.own_step_ratio or 1.0) + log(ratio)) / (n_runs + 1)
@@ -65,13 +73,19 @@ def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> 
         OWN,
         f'step = {{ value = "{exp(mean):.6g} x", source = "measured over expected step: '
         f'{measured}", as_of = "{month}" }}',
-        f'runs = {{ value = {n_runs + 1}, source = "own runs", as_of = "{month}" }}',
+        f'runs = {{ value = {n_runs + 1}, source = "own runs {" ".join([*runs, digest])}", '
+        f'as_of = "{month}" }}',
     ]
     try:
         target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     except OSError as error:
         raise file_error(path, error) from None
     return load_chip(target)
+
+
+def _digest(steps: MeasuredSteps) -> str:
+    """A name for measured steps, by which they are known again."""
+    return hashlib.sha256(repr(steps).encode()).hexdigest()[:DIGEST]
 
 
 def _factor(chip: Chip) -> float:

@@ -96,6 +96,7 @@ class StepComparison:
         accounted_fraction: of the measured step, in operations; None without a trace.
         doubt: that the trace computes other products than the plan; None if it does not.
         load: requests that a server was sent; None without them.
+        rates_measured: whether `hw measure` has measured the rates of the plan's work.
         causes: all causes, that which costs most first.
     """
 
@@ -114,6 +115,7 @@ class StepComparison:
     accounted_fraction: float | None = None
     doubt: Cause | None = None
     load: Measurement | None = None
+    rates_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,10 +224,13 @@ class Chip:
         if isinstance(value, int | float):
             return float(value)
         if self.kind == "cpu":
-            is_one = name.startswith("node.") and not self.node
-            how = "was measured as one device" if is_one else "was measured without"
+            missing = f"{self.name} has no figure for {name}: this machine was not measured."
+            if self.peak_flops_per_s:
+                missing = f"{self.name} was measured without {name}."
+            if self.peak_flops_per_s and name.startswith("node.") and not self.node:
+                missing = f"{self.name} was measured as one device, and more are planned."
             raise UnknownFigure(
-                f"{self.name} has no figure for {name}: this machine {how}.",
+                missing,
                 "shardwise hw measure N -o FILE.toml measures this CPU as N devices.",
             )
         hint = f"Give your own{self._example(name)} in a TOML file (docs/hardware.md)."

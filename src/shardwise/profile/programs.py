@@ -26,6 +26,7 @@ PLANE = "/host:metadata"
 _NUMBER = re.compile(r"\(\d+\)$")
 _NOT_IN_KERNELS = re.compile(r"[^A-Za-z0-9_]")  # of the name of an operation
 MAX_DEPTH = 8  # of computations that call each other
+PRODUCTS = frozenset({"dot", "convolution"})
 NO_WORK = ("bitcast", "get-tuple-element", "tuple")  # other names of a result
 
 
@@ -58,6 +59,8 @@ class ProgramOperation:
         name = stacked(self.op_name) or name or self._primitive
         if name or self.neighbour is None:
             return name, phase
+        if PRODUCTS & self.opcodes and not self.neighbour.is_named:
+            return "", ""  # a primitive beside it is not what multiplies
         near, near_phase = self.neighbour.operation
         return near, phase if "jvp(" in self.op_name else near_phase
 
@@ -179,7 +182,8 @@ def parse_program(content: bytes) -> Program:
     for computation in module.computations:
         for instruction in computation.instructions:
             inside[instruction.id] = list(_inner(instruction, computations))
-            names[instruction.id] = _op_name(instruction, inside[instruction.id])
+            named = _named_part(instruction, inside[instruction.id])
+            names[instruction.id] = str(named.metadata.op_name)
     operations: dict[str, ProgramOperation] = {}
     near_call: dict[int, ProgramOperation | None] = {}  # computation -> that of its call
     for computation in reversed(module.computations):  # callers first
@@ -213,7 +217,7 @@ def _operation(
     instruction: Any, inner: list[Any], op_name: str, sources: Mapping[int, str]
 ) -> ProgramOperation:
     """An instruction without its surroundings."""
-    metadata = instruction.metadata
+    metadata = _named_part(instruction, inner).metadata
     source = sources.get(metadata.stack_frame_id, "")
     if metadata.source_file:
         source = f"{PurePath(metadata.source_file).name}:{metadata.source_line}"
@@ -263,10 +267,10 @@ def _inner(instruction: Any, computations: dict[int, Any], depth: int = 0) -> It
                 yield from _inner(part, computations, depth + 1)
 
 
-def _op_name(instruction: Any, inner: list[Any]) -> str:
-    """The path of an operation: of the matmul in it, else its own, else of a part that has one."""
-    products = [part for part in inner if part.opcode in ("dot", "convolution")]
+def _named_part(instruction: Any, inner: list[Any]) -> Any:
+    """What an operation is named after: the matmul in it, else itself, else a part with a name."""
+    products = [part for part in inner if part.opcode in PRODUCTS]
     for part in [*products, instruction, *inner]:
         if part.metadata.op_name:
-            return str(part.metadata.op_name)
-    return ""
+            return part
+    return instruction

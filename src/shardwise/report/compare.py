@@ -17,6 +17,7 @@ from shardwise.compare.result import (
     Row,
     StepComparison,
 )
+from shardwise.compare.traces import NEW_COLLECTIVE, NEW_REMAT
 from shardwise.estimate.calibration import own_factor
 from shardwise.hardware import Chip
 from shardwise.report.check.faults import remedy, sentence
@@ -31,6 +32,7 @@ N_ROWS = 14  # of a pair
 LARGE = 0.05  # share of a step
 SAME = 0.01  # fraction of a step by which two steps differ that are the same
 SLOW_MATMULS = 0.8  # of their planned rates, below which the machine itself is slower
+SLOW_STEP = 0.9  # the same of the whole step
 WRONG_RATES = 1.5  # planned over measured time above which the rates of the plan are doubted
 SECONDS = ("step", "ttft", "tpot")
 SERVED = ("tpot", "tokens/s/chip", "ttft")  # figures of engines, in the order of the first line
@@ -165,11 +167,11 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
     yield "plan", f"{comparison.name} on {comparison.hardware}"
     steps = comparison.steps
     if steps is not None:
-        what = "trace" if comparison.accounted_fraction is not None else "run"
+        source = "trace" if comparison.accounted_fraction is not None else "run"
         spread = f"{seconds(steps.low_s)} to {seconds(steps.high_s)}"
-        if what == "trace":
+        if source == "trace":
             spread = f"the longest {seconds(steps.high_s)}"
-        yield what, f"{counted(steps.n, 'step')} of {seconds(steps.typical_s)}, {spread}"
+        yield source, f"{counted(steps.n, 'step')} of {seconds(steps.typical_s)}, {spread}"
     if comparison.run is not None:
         run = comparison.run
         yield (
@@ -188,9 +190,19 @@ def _about(comparison: StepComparison) -> Iterator[tuple[str, str]]:
 
 
 def _slow_machine(comparison: StepComparison) -> str:
-    """That all matmuls are slower than a measured machine multiplies; empty if they are not."""
-    ratios = [row.ratio for row in comparison.rows if row.group in MATMUL_GROUPS and row.ratio]
-    if ".toml" not in comparison.hardware or not ratios or max(ratios) >= SLOW_MATMULS:
+    """That all matmuls are slower than a measured machine multiplies; empty if they are not.
+
+    Nothing else may lengthen the step by more than they do.
+    """
+    matmuls = [row for row in comparison.rows if row.group in MATMUL_GROUPS and row.ratio]
+    ratios = [row.ratio for row in matmuls if row.ratio]
+    if not comparison.rates_measured or not ratios or max(ratios) >= SLOW_MATMULS:
+        return ""
+    *_, step = comparison.rows
+    if step.ratio is None or step.ratio >= SLOW_STEP:
+        return ""
+    excess_s = sum((row.measured_s or 0.0) - (row.planned_s or 0.0) for row in matmuls)
+    if any(c.seconds > excess_s for c in comparison.causes if c.group not in MATMUL_GROUPS):
         return ""
     return (
         f"all matmuls run at most at {percent(max(ratios))} of their planned rates: the "
@@ -284,8 +296,10 @@ def pair_headline(comparison: PairComparison) -> str:
         largest = comparison.rows[0]
         is_larger = largest.change * share > 0 and abs(largest.change) > cause.seconds
         if comparison.kind == "traces" and largest is not step and is_larger:
-            times = f"{seconds(largest.first)} and {seconds(largest.second)}"
-            return f"{text}, most by {largest.group}, {times}; then by {phrase(cause)}."
+            grown = f"{largest.group}, {seconds(largest.first)} and {seconds(largest.second)}"
+            if cause.kind in (NEW_COLLECTIVE, NEW_REMAT):
+                return f"{text}, by {phrase(cause)}; most of it in {grown}."
+            return f"{text}, most by {grown}; then by {phrase(cause)}."
         return f"{text}, most by {phrase(cause)}."
     return f"{text}."
 

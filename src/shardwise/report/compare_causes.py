@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from shardwise import units
 from shardwise.compare import causes
-from shardwise.compare.pairs import GREW, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, NEW_COLLECTIVE
+from shardwise.compare.pairs import GREW
 from shardwise.compare.result import Cause
+from shardwise.compare.traces import (
+    MORE_BYTES,
+    MORE_FLOPS,
+    MORE_MEMORY,
+    NEW_COLLECTIVE,
+    NEW_REMAT,
+)
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.host import DISPATCH, LOADING
 from shardwise.profile.names import short_name
@@ -109,6 +116,9 @@ def phrase(cause: Cause) -> str:
         case kind if kind == NEW_COLLECTIVE and cause.name:
             shown = f"{DISPLAY_NAMES[cause.name]} of {units.show_bytes(max(planned, measured))}"
             return f"a collective that {_less(planned, measured)} does not have: {name} ({shown})"
+        case kind if kind == NEW_REMAT:
+            recomputed = seconds(max(planned, measured))
+            return f"remat, of which {_less(planned, measured)} has none: {recomputed}"
         case kind if kind == MORE_MEMORY:
             most = f"; most{at}" if at else ""
             return (
@@ -133,8 +143,8 @@ def phrase(cause: Cause) -> str:
 
 def _times(first: float, second: float, unit: str) -> str:
     """How many times as much the one that does more does, and which of A and B it is."""
-    more = "A" if _less(first, second) == "B" else "B"
-    return f"{max(first, second) / min(first, second):.1f} times the {unit} in {more}"
+    larger = "A" if _less(first, second) == "B" else "B"
+    return f"{max(first, second) / min(first, second):.1f} times the {unit} in {larger}"
 
 
 def _less(first: float, second: float) -> str:

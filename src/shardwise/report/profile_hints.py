@@ -29,7 +29,10 @@ LEAST_CAST = 0.25  # share of the FLOPs of products; CPUs forget the casts of th
 # For an element that a step updates: 6 for each token, with Adam a third of that.
 FEW_FLOPS = 200
 MOSTLY = 2.0  # times its own seconds that devices wait in a collective, whose hint is the waiting
-SLOWER = 0.9  # of the rate of other products, below which an odd dim costs
+VERY_FEW_FLOPS = 100  # where products mostly read weights, however long they take
+# Of the rate of other products, below which an odd dim costs. On CPUs it costs a part of a vector
+# alone, and products of other shapes differ by more than that.
+SLOWER = {"CPU": 0.6, "GPU": 0.9, "TPU": 0.9}
 
 
 def hints(profile: Profile) -> Iterator[str]:
@@ -101,10 +104,10 @@ def few_tokens(profile: Profile) -> Iterator[str]:
     is_training = any(part.phase == BACKWARD for part in products)
     flops = sum(part.flops or 0.0 for part in products)
     seconds = sum(part.seconds for part in products)
-    if not is_training or not profile.updated_elements or seconds > profile.compute_s / 2:
+    if not is_training or not profile.updated_elements:
         return
     per_element = flops / profile.updated_elements
-    if per_element < FEW_FLOPS:
+    if per_element < (VERY_FEW_FLOPS if seconds > profile.compute_s / 2 else FEW_FLOPS):
         yield (
             f"the tokens of a step: its products do only {per_element:,.0f} FLOPs for each element "
             "of weights and optimizer that it updates. A larger batch does more for one update"
@@ -117,7 +120,7 @@ def _odd_dims(profile: Profile) -> Iterator[str]:
     parts = [part for part in products if part.odd_dim]
     seconds = sum(part.seconds for part in parts)
     rate, other = _rate(parts), _rate([part for part in products if not part.odd_dim])
-    if seconds >= LEAST * profile.step_s and (not other or rate < SLOWER * other):
+    if seconds >= LEAST * profile.step_s and (not other or rate < SLOWER[profile.kind] * other):
         dim = max(part.odd_dim for part in parts)
         share = f", at {percent(rate / other)} of the FLOP/s of the others" if other else ""
         yield (

@@ -21,10 +21,10 @@ MODEL = sw.model("llama3-8b")
 JOB = sw.Train(batch=64, seq=4096)
 
 
-def measured(plan: Plan, factor: float) -> StepComparison:
-    """A plan beside steps that took `factor` times its expected time."""
+def measured(plan: Plan, factor: float, n: int = 10) -> StepComparison:
+    """A plan beside `n` steps that took `factor` times its expected time."""
     step_s = plan.estimate.step_s.expected * factor
-    steps = MeasuredSteps(n=10, typical_s=step_s, low_s=step_s, high_s=step_s)
+    steps = MeasuredSteps(n=n, typical_s=step_s, low_s=step_s, high_s=step_s)
     return StepComparison(
         name=plan.model.name,
         hardware=plan.hardware.name,
@@ -65,15 +65,26 @@ def test_runs_are_added_and_not_counted_twice(tmp_path: Path) -> None:
     calibrate(first, measured(first, 1.2), str(file), "2026-11")
     second = expected(f"{file}:8", job=job, **fixed)
     whole_ratio = 1.2 * first.step.expected / second.step.expected
-    chip = calibrate(second, measured(second, whole_ratio), str(file), "2026-11")
+    chip = calibrate(second, measured(second, whole_ratio, 11), str(file), "2026-11")
     assert chip.n_own_runs == 2
     assert chip.own_step_ratio == pytest.approx(1.2, rel=2e-3)
-    for _ in range(40):
+    for n in range(20, 60):
         plan = expected(f"{file}:8", job=job, **fixed)
         ratio = 1.2 * first.step.expected / plan.step.expected
-        calibrate(plan, measured(plan, ratio), str(file), "2026-11")
+        calibrate(plan, measured(plan, ratio, n), str(file), "2026-11")
     last = expected(f"{file}:8", job=job, **fixed)
     assert last.step.expected == pytest.approx(1.2 * first.step.expected, rel=5e-3)
+
+
+def test_one_run_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / "h100-own.toml"
+    plan = expected("h100:8")
+    calibrate(plan, measured(plan, 1.2), str(file), "2026-11")
+    saved = file.read_text()
+    assert calibrate(plan, measured(plan, 1.2), str(file), "2026-11").n_own_runs == 1
+    assert file.read_text() == saved
+    assert calibrate(plan, measured(plan, 1.2, 11), str(file), "2026-11").n_own_runs == 2
+    assert calibrate(plan, measured(plan, 1.2, 11), str(file), "2026-11").n_own_runs == 2
 
 
 def test_the_rates_of_a_measured_machine_are_changed(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_need_proposes_nothing_that_the_command_line_refuses() -> None:
 
 def test_need_of_a_chip_without_figures() -> None:
     with pytest.raises(
-        UnknownFigure, match=r"cpu has no figure for hbm\.bandwidth: this machine was measured"
+        UnknownFigure, match=r"cpu has no figure for hbm\.bandwidth: this machine was not measured"
     ):
         catalog_chip("cpu").need("hbm_bytes_per_s")
 

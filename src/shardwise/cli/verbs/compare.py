@@ -8,7 +8,7 @@ from typing import Annotated
 
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_output_file
+from shardwise.cli.inputs import Inputs, parse_chip_file
 from shardwise.cli.options import argument, output, workload
 from shardwise.compare.api import compare
 from shardwise.compare.calibrate import calibrate
@@ -40,7 +40,7 @@ def run(
     check --json of your function with its trace. Exit code 4: --max does not hold."""
     inputs = Inputs()
     bounds = inputs.optional(parse_bounds, most) or {}
-    inputs.optional(parse_output_file, calibrated)
+    inputs.optional(parse_chip_file, calibrated)
     inputs.done()
     result = compare(first, *others)
     excess = exceeded(result, bounds)

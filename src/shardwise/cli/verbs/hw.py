@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import shardwise as sw
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_output_file
+from shardwise.cli.inputs import Inputs, parse_chip_file
 from shardwise.cli.machines import has_size, parse_chip
 from shardwise.cli.options import argument, output
 from shardwise.cli.progress import progress_of_parts
@@ -117,7 +117,7 @@ def _measurement(words: list[str], file: str, as_json: bool) -> Answer:
             f"{n_devices:,} devices: collectives are measured in groups of 2, 4, 8, ... of them. "
             f"Take {n_devices - 1:,} or {n_devices + 1:,}."
         )
-    inputs.optional(parse_output_file, file)
+    inputs.optional(parse_chip_file, file)
     inputs.done()
     measured_chip = _measured(n_devices, quiet=as_json)
     if file:

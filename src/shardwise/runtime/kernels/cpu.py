@@ -128,7 +128,8 @@ add_residual.defvjp(lambda x, y: (add_residual(x, y), None), _add_residual_backw
 def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> Array:
     """Einsum of activations and weights; one such as `abc,cd->abd` is computed as a single matmul.
 
-    Other einsums, such as those with a matrix per expert, are left to XLA.
+    So is one of a tied embedding, such as `abc,dc->abd`. Other einsums, such as those with a matrix
+    per expert, are left to XLA.
 
     Args:
         equation: the subscripts, as `jnp.einsum` takes them.
@@ -137,11 +138,14 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
     inputs, output = equation.split("->")
     x_dims, w_dims = inputs.split(",")
     n_contracted = sum(letter in w_dims for letter in x_dims)
-    n_row_dims = len(x_dims) - n_contracted
-    keeps_order = x_dims[:n_row_dims] + w_dims[n_contracted:] == output
-    if not keeps_order or x_dims[n_row_dims:] != w_dims[:n_contracted]:
-        return jnp.einsum(equation, x, w)
-    return _matmul(x, w, n_contracted, WIDE if wide else x.dtype)
+    rows, contracted = x_dims[: len(x_dims) - n_contracted], x_dims[len(x_dims) - n_contracted :]
+    columns = output.removeprefix(rows)
+    dtype = WIDE if wide else x.dtype
+    if rows + columns == output and w_dims == contracted + columns:
+        return _matmul(x, w, n_contracted, dtype)
+    if rows + columns == output and w_dims == columns + contracted and len(columns) == 1:
+        return _matmul_tied(x, w, dtype)
+    return jnp.einsum(equation, x, w)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -186,6 +190,30 @@ def _matmul_backward(
 
 
 _matmul.defvjp(_matmul_forward, _matmul_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _matmul_tied(x: Array, w_OI: Array, dtype: Any) -> Array:
+    """Matmul of the last dims of x and of the weight in fp32, cast to `dtype`."""
+    x_MI = x.reshape(-1, x.shape[-1])
+    y_MO = _dot("mi,oi->mo", x_MI, w_OI, n_reads=x_MI.shape[0]).astype(dtype)
+    return y_MO.reshape(*x.shape[:-1], -1)
+
+
+def _matmul_tied_forward(x: Array, w_OI: Array, dtype: Any) -> tuple[Array, tuple[Array, Array]]:
+    return _matmul_tied(x, w_OI, dtype), (x, w_OI)
+
+
+def _matmul_tied_backward(_: Any, residuals: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    x, w_OI = residuals
+    x_MI = x.reshape(-1, x.shape[-1])
+    dy_MO = dy.reshape(-1, dy.shape[-1]).astype(x.dtype)
+    dx_MI = _dot("mo,oi->mi", dy_MO, w_OI)
+    dw_OI = _contract_rows(dy_MO, x_MI)
+    return dx_MI.astype(x.dtype).reshape(x.shape), dw_OI.astype(w_OI.dtype)
+
+
+_matmul_tied.defvjp(_matmul_tied_forward, _matmul_tied_backward)
 
 
 def _contract_rows(left_MI: Array, right_MO: Array) -> Array:

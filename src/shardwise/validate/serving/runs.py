@@ -67,7 +67,7 @@ class ServeRun(PublishedRun):
     prompt_tokens: int
     output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
-    server: ServerFlags = ServerFlags()
+    server: ServerFlags = field(default=ServerFlags(), hash=True)
 
     @property
     def saturated(self) -> bool:

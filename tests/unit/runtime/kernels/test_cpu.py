@@ -61,6 +61,8 @@ def same(one: Callable[..., Any], other: Callable[..., Any], *given: Any) -> Non
         ("abc,cd->abd", (3, 5, 16), (16, 8)),  # an odd number of rows; wider in than out
         ("abc,cde->abde", (2, 4, 8), (8, 2, 3)),
         ("abcd,cde->abe", (2, 4, 2, 3), (2, 3, 8)),
+        ("abc,dc->abd", (2, 6, 8), (16, 8)),  # a tied embedding
+        ("abc,dc->abd", (3, 5, 8), (4, 8)),
         ("eab,ebc->eac", (2, 4, 8), (2, 8, 3)),  # a matrix for each of e: XLA's own
     ],
 )
@@ -84,14 +86,18 @@ def test_narrow_products_sum_in_fp32(narrow: bool, monkeypatch: pytest.MonkeyPat
     assert wide.dtype == jnp.float32
 
 
+@pytest.mark.parametrize("letters", ["abc,cd->abd", "abc,dc->abd"], ids=["own", "tied"])
 @pytest.mark.parametrize(("inputs", "outputs"), [(128, 64), (64, 128)])
-def test_gradients_in_bf16_as_this_processor_multiplies(inputs: int, outputs: int) -> None:
+def test_gradients_in_bf16_as_this_processor_multiplies(
+    inputs: int, outputs: int, letters: str
+) -> None:
     """XLA has no product of 16-bit numbers whose result is transposed: it would fail to run."""
-    x, w, dy = normal(2, 64, inputs), normal(inputs, outputs), normal(2, 64, outputs)
+    x, dy = normal(2, 64, inputs), normal(2, 64, outputs)
+    w = normal(*(outputs, inputs) if "dc" in letters else (inputs, outputs))
 
     @jax.jit
     def gradients(x: Any, w: Any, dy: Any) -> Any:
-        return jax.vjp(lambda x, w: cpu.matmul_einsum("abc,cd->abd", x, w), x, w)[1](dy)
+        return jax.vjp(lambda x, w: cpu.matmul_einsum(letters, x, w), x, w)[1](dy)
 
     narrow = [array.astype(jnp.bfloat16) for array in (x, w, dy)]
     of_rounded = gradients(*(array.astype(jnp.float32) for array in narrow))
