@@ -44,7 +44,7 @@ PRIORS = {
 RATES = tuple(PRIORS)
 LEVELS = ("architecture", "chip", "framework")
 # Standard deviation of an effect at each level, and factors on it: seconds vary more than shares,
-# links less; chips differ most in their kernels for attention and experts, frameworks in attention.
+# links less; chips differ most in their kernels for experts, frameworks in attention.
 LEVEL_SD = {"architecture": 0.12, "chip": 0.05, "framework": 0.10}
 WIDTHS = {
     "scan": 2.0,
@@ -55,16 +55,17 @@ WIDTHS = {
     "expert_s": 3.0,
 }
 LEVEL_WIDTHS = {
-    ("chip", "attention"): 3.0,
+    ("chip", "attention"): 1.5,
     ("chip", "grouped"): 3.0,
     **{("chip", dtype): 1.8 for dtype in MATMUL_DTYPES},
     ("framework", "attention"): 2.0,
 }
 POWER = "power"  # the exponent of watts per FLOP/s in the share of matmuls
 POWER_SD = 0.4
-GROUP_SD = 0.06
+# Of values nearby, those at which groups that the fit leaves out are predicted best.
+GROUP_SD = 0.04
 NOISE_SD = 0.06
-FREEDOM = 4.0  # degrees of freedom of Student's t
+FREEDOM = 2.5  # degrees of freedom of Student's t
 DELTA = 0.04  # step of the numerical derivatives, in logarithms
 MAX_MOVE = 0.3  # of an effect in one iteration
 ITERATIONS = 6
