@@ -22,7 +22,7 @@ from shardwise.validate.records.runs import PublishedRun
 from shardwise.validate.records.systems import system_of
 from shardwise.validate.serving.figures import PHASES, Requests, dtypes_of, measured_of
 from shardwise.validate.serving.meshes import sharding_of
-from shardwise.validate.serving.server import ServerFlags, server_flags
+from shardwise.validate.serving.server import USUAL_FLAGS, ServerFlags, server_flags
 
 # Mean request length of InferenceX divided by the nominal length: lengths are uniform between 0.8
 # and 1 times the nominal one (RANDOM_RANGE_RATIO of its workflows).
@@ -67,7 +67,7 @@ class ServeRun(PublishedRun):
     prompt_tokens: int
     output_tokens: int
     measured: Mapping[str, float] = field(hash=False)
-    server: ServerFlags = field(default=ServerFlags(), hash=True)
+    server: ServerFlags = USUAL_FLAGS
 
     @property
     def saturated(self) -> bool:

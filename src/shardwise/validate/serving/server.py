@@ -48,6 +48,9 @@ class ServerFlags:
         )
 
 
+USUAL_FLAGS = ServerFlags()
+
+
 def server_flags(record: JsonReader) -> ServerFlags:
     """The flags that a record states."""
     return ServerFlags(
