@@ -27,7 +27,7 @@ from shardwise.check.hlo.groups import (
     source_target_pairs,
 )
 from shardwise.check.hlo.loops import RunCounts, count_runs
-from shardwise.check.hlo.reductions import is_scattered
+from shardwise.check.hlo.reductions import is_gathered, is_scattered
 from shardwise.check.hlo.shape import Shape
 from shardwise.check.hlo.text import Computation, Instruction, Module
 from shardwise.check.source_line import SourceLine
@@ -133,7 +133,7 @@ def _collectives_of(
 ) -> Iterator[Collective]:
     """Yield the collective of an op.
 
-    A combined all-reduce yields two if some of its arrays are in effect reduce-scattered.
+    A combined all-reduce yields several if some of its arrays are in effect scattered or gathered.
     """
     op = scheduled.op
     kind = KINDS[sync_opcode(op)]
@@ -148,13 +148,17 @@ def _collectives_of(
         array_kind = kind
         if may_scatter and is_scattered(module, scheduled.computation, op, index, group_size):
             array_kind = "reduce_scatter"
+        elif kind == "all_reduce" and _gathers(module, computation, scheduled, index, group_size):
+            array_kind = "all_gather"
         shapes_by_kind.setdefault(array_kind, []).append(shape)
     for array_kind, shapes in shapes_by_kind.items():
         n_shards = _shards_of_joined(op, array_kind, group_size)
         array_bytes = [shape.bytes * n_shards for shape in shapes]
         if array_kind == "all_to_all":  # elements of the tuple are blocks of one array
             array_bytes = [sum(array_bytes)]
-        cost_kind = "permute" if array_kind == "send_recv" else array_kind
+        cost_kind = kind if array_kind == "all_gather" else array_kind
+        if array_kind == "send_recv":
+            cost_kind = "permute"
         yield Collective(
             kind=array_kind,
             axes=axes,
@@ -174,6 +178,23 @@ def _collectives_of(
             between_slices=bool(op.attribute("_xla_megascale_transfer_type")),
             sources=_source_lines(module, op) or _source_lines(module, scheduled.start),
         )
+
+
+def _gathers(
+    module: Module,
+    computation: Computation,
+    scheduled: ScheduledCollective,
+    index: int,
+    group_size: int,
+) -> bool:
+    """Whether an all-reduce gathers one of its arrays, which may come from outside of a call."""
+    op, inside = scheduled.op, scheduled.computation
+    name = op.operands[index]
+    operand = inside.instructions[name]
+    if operand.opcode == "parameter" and scheduled.start is not op:
+        number = inside.parameters.index(operand)
+        return is_gathered(module, computation, scheduled.start.operands[number], group_size)
+    return is_gathered(module, inside, name, group_size)
 
 
 def _source_lines(module: Module, instruction: Instruction) -> tuple[SourceLine, ...]:

@@ -1,8 +1,11 @@
-"""Detection of all-reduces that are reduce-scatters in effect.
+"""Detection of all-reduces that are reduce-scatters or all-gathers in effect.
 
 Some backends emit no reduce-scatter. XLA:CPU keeps the all-reduce and slices its result; a TPU's
 compiler puts both into one custom fusion. An all-reduce counts as a reduce-scatter if every reader
 of its result takes a slice, and the slice is one shard.
+
+A TPU's compiler gathers small weights of a layer by one all-reduce: each is a shard, written into
+zeros. It counts as an all-gather, of which each device receives twice as many bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from shardwise.check.hlo.text import Computation, Instruction, Module
 
 # Opcodes whose result is the whole operand, possibly with another layout or type.
 WHOLE_ARRAY = ("copy", "bitcast", "transpose", "reshape", "convert", "get-tuple-element")
+MOVED = ("copy-start", "copy-done")  # to another memory
 
 
 def is_scattered(
@@ -59,3 +63,32 @@ def _slice_elements(
         else:
             sizes.add(None)
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def is_gathered(module: Module, computation: Computation, name: str, group_size: int) -> bool:
+    """Whether an array that an all-reduce sums is one shard, written into zeros.
+
+    Args:
+        computation: which contains the array.
+        group_size: devices in a group, hence shards of the sum.
+    """
+    array = _moved(computation, computation.instructions[name])
+    inside, update = computation, array
+    if array.opcode == "fusion":
+        inside = module.callee(array)
+        update = _moved(inside, inside.root_instruction)
+    if update.opcode != "dynamic-update-slice":
+        return False
+    target = inside.operand(update)
+    if target.opcode == "parameter" and array.opcode == "fusion":
+        number = inside.parameters.index(target)
+        target = computation.instructions[array.operands[number]]
+    shard = inside.operand(update, 1).shapes[0].elements
+    return target.opcode == "broadcast" and shard * group_size == update.shapes[0].elements
+
+
+def _moved(computation: Computation, instruction: Instruction) -> Instruction:
+    """The instruction whose result is moved to another memory or layout."""
+    while instruction.opcode in (*WHOLE_ARRAY, *MOVED):
+        instruction = computation.operand(instruction)
+    return instruction

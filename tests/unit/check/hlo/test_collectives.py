@@ -146,6 +146,13 @@ SUM = """
   ROOT %cut.2 = f32[4,4]{1,0} dynamic-slice(%sum.2, %p3, %p3), dynamic_slice_sizes={4,4}
 }
 
+%padded (p5: f32[8,4], p6: f32[SHARD,4], p7: s32[]) -> f32[8,4] {
+  %p5 = f32[8,4]{1,0} parameter(0)
+  %p6 = f32[SHARD,4]{1,0} parameter(1)
+  %p7 = s32[] parameter(2)
+  ROOT %put = f32[8,4]{1,0} dynamic-update-slice(%p5, %p6, %p7, %p7)
+}
+
 %wrapped (p4: f32[4,4]) -> f32[8,4] {
   %p4 = f32[4,4]{1,0} parameter(0)
   ROOT %g = f32[8,4]{1,0} all-gather(%p4), replica_groups={{0,2},{1,3}}, dimensions={0}
@@ -161,7 +168,8 @@ REDUCED = (
 
 
 def only(body, rows=4):
-    (one,) = collectives(wrap(body, SUM.replace("ROWS", str(rows))), XY)
+    computations = SUM.replace("ROWS", str(rows)).replace("SHARD", str(rows))
+    (one,) = collectives(wrap(body, computations), XY)
     return one
 
 
@@ -177,6 +185,29 @@ def only(body, rows=4):
 def test_only_a_sum_of_which_a_shard_is_read_is_a_reduce_scatter(use, rows, kind):
     one = only(f"{REDUCED}  ROOT %used = f32[{rows},4]{{1,0}} {use}", rows)
     assert (one.kind, one.axes, one.joined_bytes) == (kind, ("Y",), 128)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "kind"),
+    [
+        ("%zeros", 4, "all_gather"),
+        ("%zeros", 2, "all_reduce"),  # a part of a shard
+        ("%a", 4, "all_reduce"),  # other summands than zeros
+    ],
+)
+def test_a_sum_of_shards_in_zeros_is_an_all_gather(target, rows, kind):
+    """Each device receives what an all-reduce sends: twice the bytes of a gather."""
+    one = only(
+        f"""{HEAD}  %zero = f32[] constant(0)
+  %zeros = f32[8,4]{{1,0}} broadcast(%zero), dimensions={{}}
+  %shard = f32[{rows},4]{{1,0}} parameter(1)
+  %put = f32[8,4]{{1,0}} fusion({target}, %shard, %i), kind=kLoop, calls=%padded
+  %moved = f32[8,4]{{0,1}} copy(%put)
+  ROOT %sum = f32[8,4]{{0,1}} all-reduce(%moved), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=%add
+""",
+        rows,
+    )
+    assert (one.kind, one.axes, one.joined_bytes, one.received_bytes) == (kind, ("Y",), 128, 128)
 
 
 def test_a_fusion_of_sum_and_slice_is_a_reduce_scatter():
