@@ -62,9 +62,9 @@ LEVEL_WIDTHS = {
 }
 POWER = "power"  # the exponent of watts per FLOP/s in the share of matmuls
 POWER_SD = 0.4
+NOISE_SD = 0.06
 # Of values nearby, those at which groups that the fit leaves out are predicted best.
 GROUP_SD = 0.04
-NOISE_SD = 0.06
 FREEDOM = 2.5  # degrees of freedom of Student's t
 DELTA = 0.04  # step of the numerical derivatives, in logarithms
 MAX_MOVE = 0.3  # of an effect in one iteration

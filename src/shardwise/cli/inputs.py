@@ -186,8 +186,7 @@ def parse_chip_file(path: str) -> str:
     """
     parse_output_file(path)
     if not path.endswith(".toml"):
-        stem = os.path.splitext(path)[0]
-        raise BadInput(f"{path}: the name of a chip's file ends in .toml: {stem}.toml.")
+        raise BadInput(f"{path}: the name of a chip's file ends in .toml: {path}.toml.")
     return path
 
 

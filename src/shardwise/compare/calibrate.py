@@ -33,8 +33,8 @@ TIME_OR_RATE = re.compile(r'value = "([-+.e0-9]+) (us|B/s|FLOP/s)"')
 def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> Chip:
     """Write the chip of a plan, corrected by a measured step, and return it.
 
-    A file that has own runs of the chip keeps them: the run is added to them, unless it is one of
-    them.
+    A file that has own runs of the chip keeps them: the run is added to them. Steps that are among
+    them already are not counted again.
 
     Args:
         comparison: of the plan with its run or trace.
@@ -57,9 +57,9 @@ def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> 
             raise BadFile(f"{path} is of {earlier.name}, and the plan of {chip.name}.")
     text = _text(source)
     digest = _digest(comparison.steps)
-    runs = RUN.findall(text.partition(OWN)[2])
-    if digest in runs:
-        return earlier
+    digests = _digests(text)
+    if digest in digests:
+        return _written(target, text)
     ratio = comparison.steps.typical_s / plan.estimate.step_s.expected * _factor(chip)
     n_runs = earlier.n_own_runs or 0
     mean = (n_runs * log(earlier.own_step_ratio or 1.0) + log(ratio)) / (n_runs + 1)
@@ -73,14 +73,25 @@ def calibrate(plan: Plan, comparison: StepComparison, path: str, month: str) -> 
         OWN,
         f'step = {{ value = "{exp(mean):.6g} x", source = "measured over expected step: '
         f'{measured}", as_of = "{month}" }}',
-        f'runs = {{ value = {n_runs + 1}, source = "own runs {" ".join([*runs, digest])}", '
+        f'runs = {{ value = {n_runs + 1}, source = "own runs {" ".join([*digests, digest])}", '
         f'as_of = "{month}" }}',
     ]
+    return _written(target, "\n".join(lines) + "\n")
+
+
+def _written(target: Path, text: str) -> Chip:
+    """The chip of a file that is written."""
     try:
-        target.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise file_error(path, error) from None
+        raise file_error(str(target), error) from None
     return load_chip(target)
+
+
+def _digests(text: str) -> list[str]:
+    """The names of the own runs of a chip's file."""
+    lines = text.partition(OWN)[2].splitlines()
+    return [name for line in lines if line.startswith("runs = ") for name in RUN.findall(line)]
 
 
 def _digest(steps: MeasuredSteps) -> str:

@@ -98,10 +98,12 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
             document = json.loads(line)
             if names <= document.keys():
                 record = msgspec.convert(_numbers(document, names), StepRecord)
-                records.append(record)
                 if not 0 < record.step_s < math.inf:
-                    taken = f"a step takes {record.step_s:g} seconds (step_s)"
-                    raise BadFile(f"{metrics}: line {number}: {taken}.")
+                    raise BadFile(
+                        f"{metrics}: line {number}: a step takes "
+                        f"{record.step_s:g} seconds (step_s)."
+                    )
+                records.append(record)
             elif "step" in document:
                 missing |= names - document.keys()
         except (ValueError, AttributeError, msgspec.ValidationError):

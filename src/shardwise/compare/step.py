@@ -106,11 +106,11 @@ def compare_step(
         accounted_fraction=profile.operations_share if profile else None,
         doubt=causes.other_flops(planned, profile) if profile else None,
         load=load,
-        rates_measured=_rates_measured(plan),
+        rates_measured=rates_are_measured(plan),
     )
 
 
-def _rates_measured(plan: AnyPlan) -> bool:
+def rates_are_measured(plan: AnyPlan) -> bool:
     """Whether `hw measure` has measured the rates of a plan's work; of serving, on one device."""
     work = "serving." if isinstance(plan, ServingPlan) else "training."
     return any(figure.startswith(work) for figure in plan.hardware.figures)

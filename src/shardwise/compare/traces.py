@@ -21,13 +21,15 @@ from shardwise.profile.result import OperationTime, Profile
 
 # Of an operation in the faster trace and in the slower one:
 NEW_COLLECTIVE = "new collective"  # seconds
-NEW_REMAT = "new remat"  # seconds, of the first and of the second
+MORE_REMAT = "more remat"  # seconds, of the first and of the second
 MORE_BYTES = "more bytes"  # bytes that collectives join on a device
 MORE_FLOPS = "more FLOPs"  # FLOPs of a device
 MORE_MEMORY = "more memory"  # bytes of a device, of the first and of the second
-ORDER = (NEW_COLLECTIVE, NEW_REMAT, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, GREW)
-MOST = 0.5  # of a collective's time by which all of them grew, if it is a new one
-LEAST_REMAT = 0.05  # of the slower step, that it computes again; the other one that much of that
+ORDER = (NEW_COLLECTIVE, MORE_REMAT, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, GREW)
+# Of a collective's time by which all of them grew, if it is a new one; of the remat of the slower
+# trace that the other may have.
+MOST = 0.5
+LEAST_REMAT = 0.05  # of the slower step, by which it has more remat
 MORE = 1.1  # ratio of FLOPs, or bytes, from which on a program has more
 
 
@@ -94,14 +96,17 @@ def _trace_figures(first: Profile, second: Profile) -> Iterator[PairRow]:
 
 
 def _remat_cause(profiles: tuple[Profile, Profile], slower: int) -> Iterator[Cause]:
-    """What the slower trace computes again, if the other one computes nothing again."""
+    """What the slower trace computes again, if the other one does half as much at most."""
     first_s, second_s = (
         sum(part.seconds for part in profile.operations if part.phase == REMAT)
         for profile in profiles
     )
     slow_s, fast_s = (second_s, first_s) if slower else (first_s, second_s)
-    if slow_s > LEAST_REMAT * profiles[slower].step_s and fast_s < LEAST_REMAT * slow_s:
-        yield Cause(kind=NEW_REMAT, seconds=slow_s, group=REMAT, planned=first_s, measured=second_s)
+    more_s = slow_s - fast_s
+    if more_s > LEAST_REMAT * profiles[slower].step_s and fast_s <= MOST * slow_s:
+        yield Cause(
+            kind=MORE_REMAT, seconds=more_s, group=REMAT, planned=first_s, measured=second_s
+        )
 
 
 @dataclass(slots=True)
@@ -204,7 +209,8 @@ def _trace_causes(
 
 def _growth(part: OperationSum, other: OperationSum) -> str:
     """How an operation differs from that of the other trace; empty if it does not take longer."""
-    if part.is_collective and (not other.seconds or (other.traffic and _new_kind(part, other))):
+    is_missing = not other.seconds and not other.traffic
+    if part.is_collective and (is_missing or (other.traffic and _new_kind(part, other))):
         return NEW_COLLECTIVE
     if other.n_bytes and part.n_bytes > MORE * other.n_bytes:
         return MORE_BYTES

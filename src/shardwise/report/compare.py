@@ -17,7 +17,7 @@ from shardwise.compare.result import (
     Row,
     StepComparison,
 )
-from shardwise.compare.traces import NEW_COLLECTIVE, NEW_REMAT
+from shardwise.compare.traces import MORE_REMAT, NEW_COLLECTIVE
 from shardwise.estimate.calibration import own_factor
 from shardwise.hardware import Chip
 from shardwise.report.check.faults import remedy, sentence
@@ -297,7 +297,7 @@ def pair_headline(comparison: PairComparison) -> str:
         is_larger = largest.change * share > 0 and abs(largest.change) > cause.seconds
         if comparison.kind == "traces" and largest is not step and is_larger:
             grown = f"{largest.group}, {seconds(largest.first)} and {seconds(largest.second)}"
-            if cause.kind in (NEW_COLLECTIVE, NEW_REMAT):
+            if cause.kind == MORE_REMAT or (cause.kind == NEW_COLLECTIVE and cause.name):
                 return f"{text}, by {phrase(cause)}; most of it in {grown}."
             return f"{text}, most by {grown}; then by {phrase(cause)}."
         return f"{text}, most by {phrase(cause)}."

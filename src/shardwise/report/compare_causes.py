@@ -10,8 +10,8 @@ from shardwise.compare.traces import (
     MORE_BYTES,
     MORE_FLOPS,
     MORE_MEMORY,
+    MORE_REMAT,
     NEW_COLLECTIVE,
-    NEW_REMAT,
 )
 from shardwise.ops.collective import DISPLAY_NAMES
 from shardwise.profile.host import DISPATCH, LOADING
@@ -116,7 +116,9 @@ def phrase(cause: Cause) -> str:
         case kind if kind == NEW_COLLECTIVE and cause.name:
             shown = f"{DISPLAY_NAMES[cause.name]} of {units.show_bytes(max(planned, measured))}"
             return f"a collective that {_less(planned, measured)} does not have: {name} ({shown})"
-        case kind if kind == NEW_REMAT:
+        case kind if kind == MORE_REMAT:
+            if planned and measured:
+                return f"remat, {seconds(planned)} and {seconds(measured)}"
             recomputed = seconds(max(planned, measured))
             return f"remat, of which {_less(planned, measured)} has none: {recomputed}"
         case kind if kind == MORE_MEMORY:

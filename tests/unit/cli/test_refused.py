@@ -93,6 +93,19 @@ def test_an_unwritable_file_is_told_before_the_work(
     assert "Nothing was saved." in " ".join(said.err.split())
 
 
+@pytest.mark.parametrize(
+    ("command", "option"), [("hw measure 2", "-o"), ("compare plan.json run.jsonl", "--calibrate")]
+)
+def test_a_chip_that_no_plan_would_read_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, option: str
+) -> None:
+    monkeypatch.setattr(machine, "measure", lambda *_, **__: pytest.fail("worked"))
+    said = run(*command.split(), option, str(tmp_path / "own.v1"))
+    assert said.code == 2
+    assert "ends in .toml" in " ".join(said.err.split())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no endless file on this system")
 @pytest.mark.parametrize("command", ["models /dev/zero", "validate --data /dev/zero"])
 def test_an_endless_file(command: str) -> None:

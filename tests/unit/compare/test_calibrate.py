@@ -87,6 +87,16 @@ def test_one_run_counts_once(tmp_path: Path) -> None:
     assert calibrate(plan, measured(plan, 1.2, 11), str(file), "2026-11").n_own_runs == 2
 
 
+def test_a_run_that_counts_already_is_saved_in_another_file(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    plan = expected("h100:8")
+    calibrate(plan, measured(plan, 1.2), str(first), "2026-11")
+    again = expected(f"{first}:8")
+    comparison = measured(plan, 1.2)
+    assert calibrate(again, comparison, str(second), "2026-11").n_own_runs == 1
+    assert second.read_text() == first.read_text()
+
+
 def test_the_rates_of_a_measured_machine_are_changed(tmp_path: Path) -> None:
     host = recorded_runs.FOLDER / "host.toml"
     before = recorded_runs.plan()

@@ -26,6 +26,7 @@ import shardwise as sw
 from shardwise.check.user.fault import Fault
 from shardwise.check.user.function import FunctionReport
 from shardwise.compare.result import PairComparison, StepComparison
+from shardwise.compare.step import rates_are_measured
 from shardwise.profile.account import profile_devices, read_devices
 from shardwise.profile.result import LiveArrays, MemoryPeak, Profile
 from shardwise.report.compare import pair_blocks, step_blocks
@@ -322,6 +323,45 @@ def test_a_machine_that_is_slower_than_when_it_was_measured() -> None:
     assert "slower than when" not in first(dict.fromkeys(names, 3.0), rates_measured=False)
     stalled = dict.fromkeys(names, 3.0) | {"host": 300.0}  # most of the step
     assert "slower than when" not in first(stalled)
+
+
+def test_rates_are_measured_for_the_work_of_a_plan() -> None:
+    peaks_alone = plan(fsdp=2)
+    assert not rates_are_measured(peaks_alone)
+    figures = peaks_alone.hardware.figures | {"training.fp32_forward": 1e11}
+    measured = replace(peaks_alone, hardware=replace(peaks_alone.hardware, figures=figures))
+    assert rates_are_measured(measured)
+    served = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:8"), sw.Serve(context=1024, batch=8))
+    assert not rates_are_measured(served)
+
+
+def test_remat_that_one_of_two_traces_has() -> None:
+    plain = profile()
+    names = [part.name for part in plain.operations]
+    again = with_times(profile("fsdp_remat"), dict.fromkeys(names, 1.5))
+
+    def headline(first: Profile, second: Profile) -> str:
+        pair = sw.compare(first, second)
+        assert isinstance(pair, PairComparison)
+        assert "more remat" in {cause.kind for cause in pair.causes}
+        return " ".join(render(pair_blocks(pair, []), io.StringIO()).split())
+
+    assert "by remat, 21.1 ms and 111 ms" in headline(plain, again)
+    assert "by remat, 111 ms and 21.1 ms" in headline(again, plain)
+    no_remat = replace(
+        plain, operations=tuple(part for part in plain.operations if part.phase != "remat")
+    )
+    assert "by remat, of which A has none: 111 ms" in headline(no_remat, again)
+    assert "by remat, of which B has none: 111 ms" in headline(again, no_remat)
+
+
+def test_a_gather_with_its_kind_is_said_before_what_grew(sharded: dict[str, Profile]) -> None:
+    slow = with_times(sharded["whole"], {"mlp.up": 30.0})
+    pair = sw.compare(sharded["rows"], slow)
+    assert isinstance(pair, PairComparison)
+    headline = " ".join(render(pair_blocks(pair, []), io.StringIO()).split("\n\n")[0].split())
+    assert "by a collective that A does not have: mlp.up forward communication" in headline
+    assert "; most of it in " in headline
 
 
 def test_faults_of_check_come_first() -> None:

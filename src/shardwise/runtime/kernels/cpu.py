@@ -143,7 +143,8 @@ def matmul_einsum(equation: str, x: Array, w: Array, *, wide: bool = False) -> A
     dtype = WIDE if wide else x.dtype
     if rows + columns == output and w_dims == contracted + columns:
         return _matmul(x, w, n_contracted, dtype)
-    if rows + columns == output and w_dims == columns + contracted and len(columns) == 1:
+    is_tied = n_contracted == len(columns) == 1 and w_dims == columns + contracted
+    if is_tied and rows + columns == output:
         return _matmul_tied(x, w, dtype)
     return jnp.einsum(equation, x, w)
 
@@ -194,7 +195,7 @@ _matmul.defvjp(_matmul_forward, _matmul_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _matmul_tied(x: Array, w_OI: Array, dtype: Any) -> Array:
-    """Matmul of the last dims of x and of the weight in fp32, cast to `dtype`."""
+    """Matmul that contracts the last dims of x and of the weight, with sums in fp32."""
     x_MI = x.reshape(-1, x.shape[-1])
     y_MO = _dot("mi,oi->mo", x_MI, w_OI, n_reads=x_MI.shape[0]).astype(dtype)
     return y_MO.reshape(*x.shape[:-1], -1)

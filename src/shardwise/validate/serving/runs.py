@@ -232,9 +232,10 @@ def _with_settings(record: dict[str, Any]) -> dict[str, Any]:
         if "refused" in entry:
             raise BadFile(entry["refused"])
         record["load"] = record.get("load") or entry.get("load")
-        record["server"] = entry.get("server", {}) | record.get("server", {})
+        record["server"] = record.get("server") or {}
         defaults = {"precision": {"kv": entry.get("kv")}}
-        defaults["parallelism"] = entry.get("parallelism", {})
+        for section in ("parallelism", "server"):
+            defaults[section] = entry.get(section, {})
         for section, values in defaults.items():
             own_values = record.get(section)
             if isinstance(own_values, dict):

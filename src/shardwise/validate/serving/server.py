@@ -56,5 +56,5 @@ def server_flags(record: JsonReader) -> ServerFlags:
     return ServerFlags(
         max_tokens=record.optional_integer("max_tokens"),
         poll_passes=record.optional_integer("poll_passes") or 1,
-        wait_passes=record.optional_integer("wait_passes") or 0,
+        wait_passes=record.optional_integer("wait_passes", 0) or 0,
     )

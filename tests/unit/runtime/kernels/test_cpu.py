@@ -63,6 +63,7 @@ def same(one: Callable[..., Any], other: Callable[..., Any], *given: Any) -> Non
         ("abcd,cde->abe", (2, 4, 2, 3), (2, 3, 8)),
         ("abc,dc->abd", (2, 6, 8), (16, 8)),  # a tied embedding
         ("abc,dc->abd", (3, 5, 8), (4, 8)),
+        ("abcd,ecd->abe", (2, 4, 2, 3), (5, 2, 3)),
         ("eab,ebc->eac", (2, 4, 8), (2, 8, 3)),  # a matrix for each of e: XLA's own
     ],
 )
@@ -84,6 +85,7 @@ def test_narrow_products_sum_in_fp32(narrow: bool, monkeypatch: pytest.MonkeyPat
     assert {g.dtype for g in pull(y)} == {jnp.dtype(jnp.bfloat16)}
     wide = cpu.matmul_einsum("abc,cd->abd", x, w, wide=True)
     assert wide.dtype == jnp.float32
+    assert cpu.matmul_einsum("abc,dc->abd", x, w.T, wide=True).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("letters", ["abc,cd->abd", "abc,dc->abd"], ids=["own", "tied"])
