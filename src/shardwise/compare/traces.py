@@ -26,10 +26,9 @@ MORE_BYTES = "more bytes"  # bytes that collectives join on a device
 MORE_FLOPS = "more FLOPs"  # FLOPs of a device
 MORE_MEMORY = "more memory"  # bytes of a device, of the first and of the second
 ORDER = (NEW_COLLECTIVE, MORE_REMAT, MORE_BYTES, MORE_FLOPS, MORE_MEMORY, GREW)
-# Of a collective's time by which all of them grew, if it is a new one; of the remat of the slower
-# trace that the other may have.
-MOST = 0.5
+MOST = 0.5  # of a collective's time by which all of them grew, if it is a new one
 LEAST_REMAT = 0.05  # of the slower step, by which it has more remat
+OTHER_REMAT = 0.5  # of the slower trace's remat, which the other one has at most
 MORE = 1.1  # ratio of FLOPs, or bytes, from which on a program has more
 
 
@@ -103,7 +102,7 @@ def _remat_cause(profiles: tuple[Profile, Profile], slower: int) -> Iterator[Cau
     )
     slow_s, fast_s = (second_s, first_s) if slower else (first_s, second_s)
     more_s = slow_s - fast_s
-    if more_s > LEAST_REMAT * profiles[slower].step_s and fast_s <= MOST * slow_s:
+    if more_s > LEAST_REMAT * profiles[slower].step_s and fast_s <= OTHER_REMAT * slow_s:
         yield Cause(
             kind=MORE_REMAT, seconds=more_s, group=REMAT, planned=first_s, measured=second_s
         )

@@ -178,12 +178,12 @@ def parse_program(content: bytes) -> Program:
     computations = {computation.id: computation for computation in module.computations}
     sources = _source_lines(module)
     inside: dict[int, list[Any]] = {}
-    names: dict[int, str] = {}
+    metadata: dict[int, Any] = {}
     for computation in module.computations:
         for instruction in computation.instructions:
             inside[instruction.id] = list(_inner(instruction, computations))
-            named = _named_part(instruction, inside[instruction.id])
-            names[instruction.id] = str(named.metadata.op_name)
+            metadata[instruction.id] = _metadata(instruction, inside[instruction.id])
+    names = {number: str(description.op_name) for number, description in metadata.items()}
     operations: dict[str, ProgramOperation] = {}
     near_call: dict[int, ProgramOperation | None] = {}  # computation -> that of its call
     for computation in reversed(module.computations):  # callers first
@@ -196,8 +196,12 @@ def parse_program(content: bytes) -> Program:
         near = neighbours(computation.instructions, op_names)
         readers = _readers(computation.instructions)
         nodes = {
-            instruction.id: _operation(
-                instruction, inside[instruction.id], op_names[instruction.id], sources
+            instruction.id: ProgramOperation(
+                opcode=instruction.opcode,
+                opcodes=frozenset(part.opcode for part in [instruction, *inside[instruction.id]]),
+                target=instruction.custom_call_target,
+                op_name=op_names[instruction.id],
+                source=_source(metadata[instruction.id], sources),
             )
             for instruction in computation.instructions
         }
@@ -213,21 +217,11 @@ def parse_program(content: bytes) -> Program:
     return Program(operations=operations, content=content, calls=calls_of(module))
 
 
-def _operation(
-    instruction: Any, inner: list[Any], op_name: str, sources: Mapping[int, str]
-) -> ProgramOperation:
-    """An instruction without its surroundings."""
-    metadata = _named_part(instruction, inner).metadata
-    source = sources.get(metadata.stack_frame_id, "")
+def _source(metadata: Any, sources: Mapping[int, str]) -> str:
+    """The file and line of an operation, `train.py:31`; empty if the program has none."""
     if metadata.source_file:
-        source = f"{PurePath(metadata.source_file).name}:{metadata.source_line}"
-    return ProgramOperation(
-        opcode=instruction.opcode,
-        opcodes=frozenset(part.opcode for part in [instruction, *inner]),
-        target=instruction.custom_call_target,
-        op_name=op_name,
-        source=source,
-    )
+        return f"{PurePath(metadata.source_file).name}:{metadata.source_line}"
+    return sources.get(metadata.stack_frame_id, "")
 
 
 def _source_lines(module: Any) -> dict[int, str]:
@@ -267,10 +261,10 @@ def _inner(instruction: Any, computations: dict[int, Any], depth: int = 0) -> It
                 yield from _inner(part, computations, depth + 1)
 
 
-def _named_part(instruction: Any, inner: list[Any]) -> Any:
-    """What an operation is named after: the matmul in it, else itself, else a part with a name."""
+def _metadata(instruction: Any, inner: list[Any]) -> Any:
+    """What names an operation: of the matmul in it, else its own, else of a part with a name."""
     products = [part for part in inner if part.opcode in PRODUCTS]
     for part in [*products, instruction, *inner]:
         if part.metadata.op_name:
-            return part
-    return instruction
+            return part.metadata
+    return instruction.metadata

@@ -156,9 +156,7 @@ def _collectives_of(
         array_bytes = [shape.bytes * n_shards for shape in shapes]
         if array_kind == "all_to_all":  # elements of the tuple are blocks of one array
             array_bytes = [sum(array_bytes)]
-        cost_kind = kind if array_kind == "all_gather" else array_kind
-        if array_kind == "send_recv":
-            cost_kind = "permute"
+        cost_kind = {"all_gather": kind, "send_recv": "permute"}.get(array_kind, array_kind)
         yield Collective(
             kind=array_kind,
             axes=axes,
