@@ -139,8 +139,10 @@ def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
                 stats = dict(raw.stats)
                 if "hlo_op" in stats:
                     started.append((line.name, raw, stats))
+    ran = programs_run(started, compiled)
     for line_name, raw, stats in started:
-        event = _event(raw, stats, line_name, compiled)
+        program = ran[stats.get("hlo_module"), stats.get("program_id")]
+        event = _event(raw, stats, line_name, compiled, program)
         # Matmuls go on in other threads after their own event has ended.
         end_ns = ends.get((raw.name, stats.get("_p")), event.end_ns)
         event = replace(event, end_ns=max(event.end_ns, end_ns))
@@ -148,6 +150,19 @@ def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
     for number, events in sorted(by_device.items()):
         ended = ended_before_readers(events, compiled)
         yield _device(f"CPU {number}", "CPU", ended, [], compiled)
+
+
+def programs_run(
+    started: Iterable[tuple[str, Any, dict[str, Any]]], compiled: Programs
+) -> dict[tuple[Any, Any], str]:
+    """(name, number) of a program in the events of a CPU -> its name among the compiled programs.
+
+    The numbers are not those of the compiled programs, which are told apart by their operations.
+    """
+    names: dict[tuple[Any, Any], set[str]] = defaultdict(set)
+    for _, _, stats in started:
+        names[stats.get("hlo_module"), stats.get("program_id")].add(str(stats["hlo_op"]))
+    return {key: compiled.having(str(key[0] or ""), names[key]) for key in names}
 
 
 def ended_before_readers(events: list[Event], compiled: Programs) -> list[Event]:
@@ -163,7 +178,7 @@ def ended_before_readers(events: list[Event], compiled: Programs) -> list[Event]
         times.sort()
     ended = []
     for event in events:
-        operation = compiled.find(event.module, event.name)
+        operation = compiled.find(event.program, event.name)
         end_ns = event.end_ns
         for reader in operation.readers if operation else ():
             times = starts.get((event.module, event.run, reader), [])
@@ -200,13 +215,16 @@ def _module_at(executions: list[Execution], start_ns: float) -> str:
     return executions[index - 1].module if index else ""
 
 
-def _event(raw: Any, stats: dict[str, Any], line: str, compiled: Programs) -> Event:
+def _event(
+    raw: Any, stats: dict[str, Any], line: str, compiled: Programs, program: str = ""
+) -> Event:
     text = _HLO_TEXT.match(raw.name)  # on TPUs the whole instruction is the name of an event
     kernel = text[1] if text else raw.name
     name = str(stats.get("hlo_op") or kernel)
     module = str(stats.get("hlo_module", ""))
-    numbered = f"{module}({stats.get('program_id')})"
-    program = numbered if numbered in compiled.by_name else module
+    if not program:
+        numbered = f"{module}({stats.get('program_id')})"
+        program = numbered if numbered in compiled.by_name else module
     if name.startswith(GRAPH):
         name = compiled.of_kernel(program, kernel)
     found = compiled.find(program, name)

@@ -11,6 +11,12 @@ MODULE = "jit_step"
 
 def event(name: str, start_ns: float, end_ns: float, **changes: Any) -> Event:
     """An operation of a program that the model does not name, but for these fields."""
-    fields = {"operation": ("", ""), "category": "matmul", "module": MODULE, "run": None}
+    fields = {
+        "operation": ("", ""),
+        "category": "matmul",
+        "module": MODULE,
+        "run": None,
+        "program": MODULE,
+    }
     fields |= {"line": "thread", "asynchronous": False} | changes
     return Event(name=name, start_ns=start_ns, end_ns=end_ns, **fields)
