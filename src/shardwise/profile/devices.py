@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,7 +162,7 @@ def programs_run(
     names: dict[tuple[Any, Any], set[str]] = defaultdict(set)
     for _, _, stats in started:
         names[stats.get("hlo_module"), stats.get("program_id")].add(str(stats["hlo_op"]))
-    return {key: compiled.having(str(key[0] or ""), names[key]) for key in names}
+    return {key: compiled.numbered_name(str(key[0] or ""), names[key]) for key in names}
 
 
 def ended_before_readers(events: list[Event], compiled: Programs) -> list[Event]:
@@ -204,7 +204,7 @@ def _accelerator(plane: Any, compiled: Programs) -> Device:
         for raw in lines[name]:
             stats = dict(raw.stats)
             stats.setdefault("hlo_module", _module_at(executions, raw.start_ns))
-            events.append(_event(raw, stats, name, compiled))
+            events.append(_event(raw, stats, name, compiled, _program_run(stats, compiled)))
     kind = plane.name.split(":")[1]
     return _device(plane.name.removeprefix("/device:"), kind, events, executions, compiled)
 
@@ -215,16 +215,21 @@ def _module_at(executions: list[Execution], start_ns: float) -> str:
     return executions[index - 1].module if index else ""
 
 
+def _program_run(stats: Mapping[str, Any], compiled: Programs) -> str:
+    """The name of an accelerator's program, with its number if the trace holds it."""
+    module = str(stats.get("hlo_module", ""))
+    numbered = f"{module}({stats.get('program_id')})"
+    return numbered if numbered in compiled.by_name else module
+
+
 def _event(
-    raw: Any, stats: dict[str, Any], line: str, compiled: Programs, program: str = ""
+    raw: Any, stats: Mapping[str, Any], line: str, compiled: Programs, program: str
 ) -> Event:
+    """An operation as it ran, of a program whose name among the compiled ones is `program`."""
     text = _HLO_TEXT.match(raw.name)  # on TPUs the whole instruction is the name of an event
     kernel = text[1] if text else raw.name
     name = str(stats.get("hlo_op") or kernel)
     module = str(stats.get("hlo_module", ""))
-    if not program:
-        numbered = f"{module}({stats.get('program_id')})"
-        program = numbered if numbered in compiled.by_name else module
     if name.startswith(GRAPH):
         name = compiled.of_kernel(program, kernel)
     found = compiled.find(program, name)
@@ -250,7 +255,7 @@ def _event(
     )
 
 
-def _number(stats: dict[str, Any], *names: str) -> float | None:
+def _number(stats: Mapping[str, Any], *names: str) -> float | None:
     """The first of some statistics that an event has."""
     return next((float(stats[name]) for name in names if name in stats), None)
 

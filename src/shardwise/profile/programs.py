@@ -148,18 +148,16 @@ class Programs:
         most = max((n for n, _ in shared), default=0)
         return [program for n, program in shared if n == most > 0]
 
-    def having(self, module: str, names: Iterable[str]) -> str:
+    def numbered_name(self, module: str, names: Iterable[str]) -> str:
         """The numbered name of the only program of a name with most of these operations.
 
         The name itself if there are several such programs, or none.
         """
         program = self.executed(module, names)
-        numbered = (
-            name
-            for name, programs in self.by_name.items()
-            if program is not None and name != module and programs[0] is program
-        )
-        return next(numbered, module)
+        if program is None:
+            return module
+        names = (name for name, of_name in self.by_name.items() if of_name == [program])
+        return next(names, module)
 
     def has(self, modules: Iterable[str]) -> bool:
         """Whether one of the named programs is in the trace."""
