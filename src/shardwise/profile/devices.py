@@ -139,9 +139,9 @@ def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
                 stats = dict(raw.stats)
                 if "hlo_op" in stats:
                     started.append((line.name, raw, stats))
-    ran = programs_run(started, compiled)
+    program_names = cpu_program_names(started, compiled)
     for line_name, raw, stats in started:
-        program = ran[stats.get("hlo_module"), stats.get("program_id")]
+        program = program_names[stats.get("hlo_module"), stats.get("program_id")]
         event = _event(raw, stats, line_name, compiled, program)
         # Matmuls go on in other threads after their own event has ended.
         end_ns = ends.get((raw.name, stats.get("_p")), event.end_ns)
@@ -152,7 +152,7 @@ def _cpu_devices(plane: Any, compiled: Programs) -> Iterator[Device]:
         yield _device(f"CPU {number}", "CPU", ended, [], compiled)
 
 
-def programs_run(
+def cpu_program_names(
     started: Iterable[tuple[str, Any, dict[str, Any]]], compiled: Programs
 ) -> dict[tuple[Any, Any], str]:
     """(name, number) of a program in the events of a CPU -> its name among the compiled programs.
@@ -204,7 +204,7 @@ def _accelerator(plane: Any, compiled: Programs) -> Device:
         for raw in lines[name]:
             stats = dict(raw.stats)
             stats.setdefault("hlo_module", _module_at(executions, raw.start_ns))
-            events.append(_event(raw, stats, name, compiled, _program_run(stats, compiled)))
+            events.append(_event(raw, stats, name, compiled, _program_name(stats, compiled)))
     kind = plane.name.split(":")[1]
     return _device(plane.name.removeprefix("/device:"), kind, events, executions, compiled)
 
@@ -215,7 +215,7 @@ def _module_at(executions: list[Execution], start_ns: float) -> str:
     return executions[index - 1].module if index else ""
 
 
-def _program_run(stats: Mapping[str, Any], compiled: Programs) -> str:
+def _program_name(stats: Mapping[str, Any], compiled: Programs) -> str:
     """The name of an accelerator's program, with its number if the trace holds it."""
     module = str(stats.get("hlo_module", ""))
     numbered = f"{module}({stats.get('program_id')})"

@@ -154,10 +154,10 @@ class Programs:
         The name itself if there are several such programs, or none.
         """
         program = self.executed(module, names)
-        if program is None:
-            return module
-        names = (name for name, of_name in self.by_name.items() if of_name == [program])
-        return next(names, module)
+        for name, programs in self.by_name.items():
+            if len(programs) == 1 and programs[0] is program:
+                return name
+        return module
 
     def has(self, modules: Iterable[str]) -> bool:
         """Whether one of the named programs is in the trace."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.profile.devices import programs_run
+from shardwise.profile.devices import cpu_program_names
 from shardwise.profile.programs import Program, ProgramOperation, Programs
 
 
@@ -21,7 +21,7 @@ def ran(compiled: dict[str, Program], *names: str) -> str:
         {"hlo_module": "jit_step", "program_id": 1, "hlo_op": name} for name in names
     ]
     events = [("thread", None, each) for each in stats]
-    return programs_run(events, programs)["jit_step", 1]
+    return cpu_program_names(events, programs)["jit_step", 1]
 
 
 def test_a_program_is_known_by_its_operations() -> None:
