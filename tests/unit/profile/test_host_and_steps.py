@@ -42,6 +42,11 @@ def recorded(folder: Path, step: Callable[[int], jax.Array], mark: bool = False)
     return profile_devices(str(folder), read_devices(str(folder)))
 
 
+def n_recorded(profile: Profile) -> int:
+    """With the steps that a busy machine made slow, which the account leaves out."""
+    return profile.steps + len(profile.slow_steps)
+
+
 def screen(profile: Profile) -> str:
     return " ".join(render(blocks(profile, ""), io.StringIO()).split())
 
@@ -61,11 +66,12 @@ def deep(x: jax.Array) -> jax.Array:
 def test_a_step_that_is_compiled_each_time(tmp_path: Path) -> None:
     changing = jax.jit(deep)
     broken = recorded(tmp_path / "a", lambda number: changing(jnp.ones((40 + number, 16))))
-    assert broken.compiled_steps == broken.steps == N_STEPS - 1
+    assert n_recorded(broken) == N_STEPS - 1
+    assert broken.compiled_steps == broken.steps
     host = {part.name: part.seconds for part in broken.operations if part.category == "host"}
     assert max(host, key=lambda name: host[name]) == "compilation"
-    words = "for compilation: a program is compiled in 4 of 4 steps (new shapes or a new function?)"
-    assert words in screen(broken)
+    steps = f"{broken.steps} of {broken.steps} steps (new shapes or a new function?)"
+    assert f"for compilation: a program is compiled in {steps}" in screen(broken)
     same = jnp.ones((40, 16))
     changing(same)
     clean = recorded(tmp_path / "b", lambda _: changing(same))
@@ -129,7 +135,8 @@ def test_marked_steps_of_many_programs(tmp_path: Path) -> None:
     x = jnp.ones((256, 256))
     eager(x).block_until_ready()
     profile = recorded(tmp_path / "marked", lambda _: eager(x), mark=True)
-    assert (profile.module, profile.steps, profile.has_steps) == ("", N_STEPS - 1, True)
+    assert (profile.module, profile.has_steps) == ("", True)
+    assert n_recorded(profile) == N_STEPS - 1
     assert "Marked step" in screen(profile)
     compiled = jax.jit(eager)
     compiled(x)
@@ -177,7 +184,7 @@ def test_a_step_that_waited_is_named_and_not_in_the_mean(tmp_path: Path) -> None
     run(same).block_until_ready()
 
     def step(number: int) -> jax.Array:
-        time.sleep(1.0 if number == 2 else 0.1)
+        time.sleep(1.0 if number == 2 else 0.2)
         return run(same)
 
     profile = recorded(tmp_path, step)

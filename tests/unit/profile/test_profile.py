@@ -69,7 +69,8 @@ def assert_sums(profile: Profile) -> None:
 def test_a_trace_of_this_cpu(trace: Path) -> None:
     profile = account(trace)
     assert_sums(profile)
-    assert (profile.kind, profile.devices, profile.steps) == ("CPU", 1, STEPS - 1)
+    assert (profile.kind, profile.devices) == ("CPU", 1)
+    assert profile.steps + len(profile.slow_steps) == STEPS - 1
     assert profile.module == "jit_two_layers"
     assert profile.has_programs
     by_name = {(part.name, part.category): part for part in profile.operations}
