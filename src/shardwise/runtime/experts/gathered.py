@@ -48,8 +48,7 @@ def gathered_experts(
         experts: computes (x_eCD, weights_eC1) -> y_eCD by the experts of this chip.
     """
     n_tokens = len(x_ND)
-    n_chips = layout.table.mesh.size(layout.token_roles)
-    n_parts = int(ceil_div(n_tokens * n_chips, MOST_GATHERED))
+    n_parts = n_gathers(layout, n_tokens)
     arrays = (x_ND, weights_NK, experts_NK)
     if n_parts == 1:
         return _part(m, layout, arrays, experts)
@@ -60,6 +59,12 @@ def gathered_experts(
     ]
     y_PND = lax.map(lambda part: _part(m, layout, part, experts), tuple(padded))
     return y_PND.reshape(-1, x_ND.shape[1])[:n_tokens]
+
+
+def n_gathers(layout: ExpertLayout, n_tokens: int) -> int:
+    """How often the tokens of all chips are gathered, of which each has `n_tokens`."""
+    n_chips = layout.table.mesh.size(layout.token_roles)
+    return int(ceil_div(n_tokens * n_chips, MOST_GATHERED))
 
 
 def n_slots(m: Moe, n_tokens: int) -> int:

@@ -9,6 +9,7 @@ width.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Moe
 from shardwise.runtime.blocks import elementwise
-from shardwise.runtime.blocks.products import BlockProducts
+from shardwise.runtime.blocks.products import BlockProducts, OfStack
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.dispatch import (
     TENSOR,
@@ -28,7 +29,7 @@ from shardwise.runtime.experts.dispatch import (
     expert_layout,
     padded_dispatch,
 )
-from shardwise.runtime.experts.gathered import gathered_experts
+from shardwise.runtime.experts.gathered import gathered_experts, n_gathers
 from shardwise.runtime.experts.ragged import RaggedDispatch
 from shardwise.runtime.experts.ragged import ragged_dispatch as dispatch_ragged
 from shardwise.runtime.kernels import cpu
@@ -73,7 +74,13 @@ def moe(
     weights_NK, experts_NK = _route(m, block, x_ND)
     if gathers_all and is_token_BT is not None:
         experts_NK = jnp.where(is_token_BT.reshape(-1, 1), experts_NK, m.n_experts)
-        compute = functools.partial(_experts, m, block, EqualSlots())
+
+        def compute(x_eCD: Array, weights_eC1: Array) -> Array:
+            late = block
+            if n_gathers(layout, len(x_ND)) == 1:
+                late, weights_eC1 = _reading_after(block, weights_eC1)
+            return _experts(m, late, EqualSlots(), x_eCD, weights_eC1)
+
         y_ND = gathered_experts(m, layout, x_ND, weights_NK, experts_NK, compute)
     elif ragged_dispatch and factor is None:
         with jax.named_scope("moe.router"):
@@ -93,6 +100,21 @@ def moe(
         return join(m, block, layout, y_BTD)
     block.add_output("moe.down", y_BTD)
     return block.output()
+
+
+def _reading_after(block: BlockProducts, x: Array) -> tuple[BlockProducts, Array]:
+    """A block whose weights of stacks are read after x, and x.
+
+    A loop that computes x then reads them in every turn. Otherwise XLA's TPU compiler may copy them
+    before the loop, which pays only where the loop has many turns.
+    """
+    weights = {}
+    for name, (w, accumulator) in block.weights.items():
+        if isinstance(w, OfStack):
+            index, x = lax.optimization_barrier((w.index, x))
+            w = replace(w, index=index)
+        weights[name] = (w, accumulator)
+    return replace(block, weights=weights), x
 
 
 def _join_tokens(m: Moe, block: BlockProducts, layout: ExpertLayout, y_BTD: Array) -> Array:
