@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.arrays import Num, where
-from shardwise.estimate.elementwise import elementwise_widths
+from shardwise.estimate.elementwise import widths
 from shardwise.estimate.serving.load import Load
 from shardwise.models import Layer, ModelConfig, Moe
 
@@ -51,16 +51,20 @@ def _layer_kernels(layer: Layer) -> int:
     return n
 
 
-def elementwise_bytes(config: ModelConfig, tensor: Num) -> Num:
+def elementwise_bytes(config: ModelConfig, tensor: Num, expert_shards: Num = 1) -> Num:
     """Bytes per token that the element-wise kernels of all layers read and write on one chip.
 
     Activations have 16 bits.
 
     Args:
         tensor: number of chips of the mesh role `tensor`.
+        expert_shards: number of those that have different experts: each copies the tokens of its
+            own.
     """
     total: Num = 0.0
     for group in config.groups:
-        replicated, sharded = elementwise_widths(config, group.layer)
-        total = total + group.count * (replicated + sharded / tensor)
+        replicated, sharded = widths(config, group.layer)
+        copied = replicated.pop("tokens", 0.0) / expert_shards
+        on_all = sum(replicated.values()) + copied
+        total = total + group.count * (on_all + sum(sharded.values()) / tensor)
     return 2.0 * total

@@ -287,7 +287,9 @@ def _draws_s(engine: PricedEngine, load: Load) -> Num:
 def _elementwise_bytes(engine: PricedEngine, load: Load) -> Num:
     """Bytes that the element-wise kernels of a pass read and write on the busiest chip."""
     rows = local_rows(engine.layout, engine.mesh, load.rows)
-    return rows * elementwise_bytes(engine.config, engine.mesh["tensor"])
+    tensor = engine.mesh["tensor"]
+    expert_shards = tensor / (engine.layout.expert_tensor or tensor)
+    return rows * elementwise_bytes(engine.config, tensor, expert_shards)
 
 
 def _elementwise_s(engine: PricedEngine, load: Load) -> Num:
