@@ -105,10 +105,12 @@ ContextLength = Annotated[
     workload("--context N", f"tokens in a sequence, prompt and output  [default: {CONTEXT}]"),
 ]
 SequenceLength = Annotated[str, workload("--seq N", "tokens in a sequence")]
-WeightDtype = Annotated[str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8")]
+WeightDtype = Annotated[
+    str, workload("--dtype DTYPE", "dtype of the weights: bf16, fp8, int8, int4")
+]
 WeightDtypes = Annotated[
     str,
-    workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8"),
+    workload("--dtype DTYPE,...", "dtype of the weights: bf16, fp8, int8, int4"),
 ]
 KvDtype = Annotated[
     str, workload("--kv-dtype DTYPE", "dtype of the KV cache  [default: that of the weights]")

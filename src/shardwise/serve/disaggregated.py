@@ -45,6 +45,8 @@ class DisaggregatedEngine:
     def __init__(self, prefill: Sequence[Prefiller], decode: Sequence[DecodeEngine]) -> None:
         self.max_context = min(engine.max_context for engine in decode)
         self.vocab = decode[0].vocab
+        self.weights_dtype = decode[0].weights_dtype
+        self.kv_dtype = decode[0].kv_dtype
         self._prefill = prefill
         self._decode = decode
         self._engines: list[Place] = [*prefill, *decode]

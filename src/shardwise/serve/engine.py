@@ -66,6 +66,8 @@ class InferenceEngine:
     def __init__(self, programs: Programs, limits: Limits, drafter: Drafter | None = None) -> None:
         self.max_context = programs.max_context
         self.vocab = programs.forward.engine.config.vocab
+        self.weights_dtype = programs.forward.engine.job.weights
+        self.kv_dtype = programs.forward.engine.job.kv
         self._programs = programs
         self._drafter = drafter
         self._scheduler = PooledScheduler(limits, programs.n_pools, self._text_keys)

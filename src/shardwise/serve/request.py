@@ -160,6 +160,8 @@ class Engine(Protocol):
 
     max_context: int
     vocab: int
+    weights_dtype: str
+    kv_dtype: str
 
     def submit(self, generation: Generation, deliver: Deliver) -> None:
         """Queue a request. `deliver` is called from threads of the engine and must not block; its

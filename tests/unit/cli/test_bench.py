@@ -87,6 +87,16 @@ def test_a_recording_and_a_text(server: FakeServer, tmp_path: Path) -> None:
     assert "recorded" in said.out
 
 
+def test_a_recording_that_cannot_be_read_is_the_only_problem(tmp_path: Path) -> None:
+    recording = tmp_path / "day.csv"
+    recording.write_text("a,b\n1,2\n")
+    said = run("bench", "http://127.0.0.1:9", "--traffic", str(recording))
+    assert said.code == 2
+    assert "Columns: arrival, prompt," in said.err
+    assert "no load" not in said.err
+    assert "no length" not in said.err
+
+
 def test_beside_a_plan(server: FakeServer, tmp_path: Path) -> None:
     plan = sw.plan(sw.model("llama3.2-1b"), sw.hardware("v5e:1x1"), sw.Serve(prompt=12, output=4))
     file = tmp_path / "plan.json"

@@ -50,7 +50,7 @@ def test_top_lists_deployments_and_a_plan_is_saved(tmp_path: Path) -> None:
 
 
 def test_every_mistake_is_told() -> None:
-    words = "--rate 20 --prompt 1k --cached 120% --acceptance 1 --ttft 5 --dtype bf17 --top 0"
+    words = "--rate 20/d --prompt 1k --cached 120% --acceptance 1 --ttft 5 --dtype bf17 --top 0"
     said = run("plan", "llama3-70x", "h100:9x", "--serve", "--mesh", "tenor=8", *words.split())
     assert said.code == 2
     for part in (

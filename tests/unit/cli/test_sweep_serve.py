@@ -92,7 +92,7 @@ def test_a_saved_plan_is_explained(tmp_path: Path) -> None:
         ("sweep llama3-70b v5e:4x4 --serve --train", 2, "different work"),
         ("sweep llama3-70b v5e:4x4 --serve --context 8k --prompt 1k", 2, "belong together"),
         ("sweep llama3-70b v5e:4x4 --serve --rate 2/s", 2, "--rate needs"),
-        ("sweep llama3-70b v5e:4x4 --serve --rate 2 --prompt 9 --output 9", 2, "20/s"),
+        ("sweep llama3-70b v5e:4x4 --serve --rate 2/d --prompt 9 --output 9", 2, "20/s"),
         ("sweep llama3-70b v5e:4x4 --serve --acceptance 50%", 2, "--acceptance needs --draft"),
         ("sweep llama3-70b v5e:4x4,v5e:4x4 --serve", 2, "given twice"),
         ("sweep llama3-70b v5x --serve --batch 8-1 --dtype bf17 -o xls", 2, "goes down"),

@@ -100,7 +100,8 @@ def run(
     inputs = Inputs()
     address = inputs.read(parse_url, url)
     arrivals = inputs.read(_arrivals, traffic)
-    is_recorded = arrivals is not None and arrivals.trace is not None
+    # A recording that cannot be read would have given the load.
+    is_recorded = arrivals is None or arrivals.trace is not None
     points = inputs.read(_points, rate, concurrency, is_recorded=is_recorded)
     shape = inputs.read(
         _shape, arrivals, prompt, output_tokens, requests, duration, seed, is_recorded=is_recorded
@@ -223,7 +224,7 @@ def _shape(
         BadInput: with every option that is wrong.
     """
     inputs = Inputs()
-    if is_recorded and (prompt or output_tokens):
+    if arrivals and is_recorded and (prompt or output_tokens):
         inputs.refuse("a recording has the lengths. Leave --prompt and --output out.")
     if not is_recorded and not (prompt and output_tokens):
         inputs.refuse(

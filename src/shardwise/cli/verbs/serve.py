@@ -38,12 +38,19 @@ server_option = partial(option, "Server")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What a server says when it takes requests."""
+    """What a server says when it takes requests.
+
+    Args:
+        weights: dtype of the weights, as `plan --serve` takes it.
+        kv: dtype of the KV cache.
+    """
 
     url: str
     model: str
     ready_s: float
     max_context: int
+    weights: str
+    kv: str
 
 
 def run(
@@ -146,6 +153,8 @@ def run(
             model=texts.model,
             ready_s=time.monotonic() - start_s,
             max_context=engine.max_context,
+            weights=engine.weights_dtype,
+            kv=engine.kv_dtype,
         )
         if json:
             write_answer(json_text(ready, sys.stdout))
@@ -153,6 +162,7 @@ def run(
             _say(f"ready in {ready.ready_s:.0f} s: {ready.url}, a chat page at /\n")
             limit = "" if context or plan is None else ", the context of the plan"
             _say(f"a prompt and its output have at most {ready.max_context:,} tokens{limit}\n")
+            _say(f"weights in {ready.weights}, KV cache in {ready.kv}\n")
 
     recorder = Recorder(
         profile,

@@ -133,6 +133,8 @@ def _wrong_field(problem: str, body: bytes) -> ApiError:
     message = f"{field or 'body'}: {_sentence(problem[: place.start()])}"
     if field in NOT_SERVED:
         message = f"{field} is not served. {NOT_SERVED[field]}"
+    elif field.endswith(".type") and "content[" in field:
+        message += " The model reads texts: parts of type text."
     elif re.fullmatch(r"\w+", field):
         message += _value(body, field)
     return bad_request(message, param=field or None)

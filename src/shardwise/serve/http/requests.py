@@ -1,8 +1,8 @@
 """What clients send: OpenAI's fields, and those of vLLM that the engine can serve.
 
-Unknown fields are ignored, since clients send those of other servers, but misspelled ones are
-refused. Fields whose type is a single value are known
-and not served: `NOT_SERVED` says what would be.
+Unknown fields are ignored, since clients send those of other servers. Misspelled ones are refused,
+and those of other servers that would change the answer. Fields whose type is a single value are
+known and not served: `NOT_SERVED` says what would be.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ NOT_SERVED = {
     "modalities": "The model writes text.",
     "audio": "The model writes text.",
     "guided_grammar": "Use guided_regex or guided_json.",
+    "grammar": "Use guided_regex or guided_json.",
+    "bad_words": "Use logit_bias.",
+    "allowed_token_ids": "Use guided_choice or guided_regex.",
+    "truncate_prompt_tokens": "Shorten the prompt.",
+    "use_beam_search": "Ask for n choices.",
+    "return_token_ids": "Ask for logprobs, which name the tokens.",
     "structured_outputs": "Its fields are regex, json and choice.",
 }
 
@@ -104,6 +110,12 @@ class GenerationRequest(Struct, kw_only=True):
     min_tokens: Literal[0] | None = None
     prompt_logprobs: None = None
     guided_grammar: None = None
+    grammar: Literal[""] | None = None
+    bad_words: Annotated[list[str], Meta(max_length=0)] | None = None
+    allowed_token_ids: None = None
+    truncate_prompt_tokens: None = None
+    use_beam_search: Literal[False] | None = None
+    return_token_ids: Literal[False] | None = None
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):

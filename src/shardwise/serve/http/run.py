@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -158,9 +159,14 @@ def _listen(options: ServerOptions) -> socket.socket:
     try:
         listening = socket.create_server((options.host, options.port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
+        place = f"the server cannot listen on {options.host} port {options.port}"
+        why = getattr(error, "strerror", None) or error
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            raise BadInput(
+                f"{place}: another program does. Port 0 takes any that is free."
+            ) from None
         raise BadInput(
-            f"the server cannot listen on {options.host} port {options.port}: {error}. Port 0 "
-            "takes any that is free."
+            f"{place}: {why}. 127.0.0.1 is this machine, 0.0.0.0 every network."
         ) from None
     # For its connections, which inherit it: asyncio does not set it on sockets without a protocol
     # number, and the body of an answer would wait 40 ms for the client to acknowledge its head.

@@ -79,16 +79,20 @@ class ChatTemplate:
                 'tools, or with "tool_choice": "none".'
             )
         context = {**self._special_tokens, **(variables or {})}
-        context["messages"] = [self._message(message) for message in messages]
         context["tools"] = list(tools) or None
         context["documents"] = None
         context["add_generation_prompt"] = generation_prompt
+        rendered = [self._message(message) for message in messages]
         try:
-            return str(self._template.render(context))
+            return str(self._template.render(context, messages=rendered))
         except Exception as error:  # a program of somebody else, over what a client sent
-            raise BadInput(
-                f"the chat template of this model does not take these messages: {error}"
-            ) from None
+            try:  # a template for texts alone, where a message that calls tools has none
+                with_texts = [m | {"content": m.get("content") or ""} for m in rendered]
+                return str(self._template.render(context, messages=with_texts))
+            except Exception:
+                raise BadInput(
+                    f"the chat template of this model does not take these messages: {error}"
+                ) from None
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message as templates expect it: arguments of calls are values, not JSON."""

@@ -71,6 +71,9 @@ BAD: list[tuple[Any, str | None, str]] = [
     ({"prompt": "a", "logit_bias": {"7": 200}}, "logit_bias", '<= 100.0. It is {"7":200}.'),
     ({"prompt": "a", "stop_token_ids": [999]}, "stop_token_ids", "0 to 289, and not 999"),
     ({"prompt": "a", "best_of": 2}, "best_of", "not served. Ask for n choices"),
+    ({"prompt": "a", "grammar": "root ::= [0-9]+"}, "grammar", "not served. Use guided_regex"),
+    ({"prompt": "a", "bad_words": ["b"]}, "bad_words", "not served. Use logit_bias"),
+    ({"prompt": "a", "use_beam_search": True}, "use_beam_search", "not served. Ask for n"),
     ({"prompt": "a", "suffix": "z"}, "suffix", "only continues a prompt"),
     ({"prompt": "a", "min_tokens": 5}, "min_tokens", "ignore_eos"),
     ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens 0 needs echo"),
@@ -125,7 +128,7 @@ def test_what_is_no_json(http: httpx.Client, body: bytes, message: str) -> None:
         ({"messages": HI, "audio": {}}, "writes text"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
-            "messages[0].content[0].type: invalid value 'image_url'",
+            "messages[0].content[0].type: invalid value 'image_url'. The model reads texts",
         ),
     ],
 )

@@ -28,3 +28,10 @@ def test_a_taken_port_is_refused_before_a_model_is_loaded() -> None:
             ensure_listens(taken)
     ensure_listens(taken)  # free again
     ensure_listens(taken)
+
+
+def test_an_address_of_another_machine_is_refused_as_such() -> None:
+    with pytest.raises(
+        BadInput, match=r"192\.0\.2\.1 port 8000: .*\. 127\.0\.0\.1 is this machine"
+    ):
+        ensure_listens(ServerOptions(host="192.0.2.1", port=8000))

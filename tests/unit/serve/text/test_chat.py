@@ -1,4 +1,4 @@
-"""When a model without a chat template has that of ChatML."""
+"""When a model without a chat template has that of ChatML; what templates get of tool calls."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ def test_marks_that_are_read_as_letters_are_no_template(tokenizer: Tokenizer) ->
 
 def test_a_tokenizer_without_the_marks() -> None:
     assert chat_template(None, {}, ByteVocabulary()) is None
+
+
+def test_a_template_of_texts_takes_a_message_that_calls_tools() -> None:
+    calls = [{"function": {"name": "time", "arguments": "{}"}}]
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "content": "noon"},
+    ]
+    texts = "{% for m in messages %}{{ m['role'] + ':' + m['content'] + ';' }}{% endfor %}"
+    template = chat_template(texts, {}, ByteVocabulary())
+    assert template is not None
+    assert template.render(messages) == "user:hi;assistant:;tool:noon;"
+    # A template that knows such messages gets them as they are.
+    known = chat_template("{{ messages[1]['content'] is none }}", {}, ByteVocabulary())
+    assert known is not None
+    assert known.render(messages) == "True"

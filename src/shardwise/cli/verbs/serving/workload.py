@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +13,6 @@ from shardwise.errors import BadInput
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 
-_RATE = re.compile(r"\s*(?P<count>[^/\s]+)\s*/\s*(?P<unit>[a-z]+)\s*")
 _SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 
 
@@ -151,18 +149,18 @@ def require_draft(inputs: Inputs, draft: str, **options: str) -> None:
 
 
 def parse_rate(text: str) -> float:
-    """Parse a rate, `20/s` or `600/min`, to requests per second.
+    """Parse a rate, `20/s`, `600/min` or `20`, to requests per second.
 
-    >>> parse_rate("600/min")
-    10.0
+    >>> parse_rate("600/min"), parse_rate("10")
+    (10.0, 10.0)
 
     Raises:
-        BadInput: no number, or no unit.
+        BadInput: no number, or an unknown unit.
     """
-    match = _RATE.fullmatch(text)
-    if not match or match["unit"] not in _SECONDS:
-        raise BadInput(f'--rate "{text}" has no unit. Write requests per time: 20/s, 600/min.')
-    return units.parse_count(match["count"], "--rate") / _SECONDS[match["unit"]]
+    count, slash, unit = (part.strip() for part in text.partition("/"))
+    if slash and unit not in _SECONDS:
+        raise BadInput(f'--rate "{text}" has an unknown unit. Write 20/s or 600/min.')
+    return units.parse_count(count, "--rate") / _SECONDS[unit or "s"]
 
 
 def parse_share(text: str, what: str) -> float:
