@@ -19,6 +19,10 @@ class Model(NamedTuple):
     name: str
 
 
+class Engine(NamedTuple):
+    max_context: int
+
+
 class Words:
     """Texts whose tokens are words."""
 
@@ -41,8 +45,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
         yield "upon\x1b[31m"
 
     @contextmanager
-    def no_engine(*words: object, quiet: bool) -> Iterator[None]:
-        yield None
+    def no_engine(*words: object, quiet: bool) -> Iterator[Engine]:
+        yield Engine(max_context=1000)
 
     monkeypatch.setattr(verb, "read_model", lambda name, start: (Model(name), None))
     monkeypatch.setattr(serving_model, "running_engine", no_engine)
@@ -56,6 +60,12 @@ def test_text_is_written_without_commands_to_the_terminal(calls: list[dict[str, 
     assert (said.code, said.out, said.err) == (0, "Once\nupon?[31m\n", "")
     (call,) = calls
     assert (call["prompt"], call["max_tokens"], call["stops"]) == (["Tell", "me"], 128, ())
+
+
+def test_an_output_for_which_the_context_has_no_room(calls: list[dict[str, object]]) -> None:
+    said = run("generate", "gpt2", "Tell me", "--max-tokens", "5000")
+    assert (said.code, len(calls)) == (0, 1)
+    assert "has room for 998 after the prompt, fewer than --max-tokens 5,000" in said.err
 
 
 def test_options(calls: list[dict[str, object]]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gguf import GGMLQuantizationType
 
 from shardwise.errors import BadInput
 from shardwise.runtime.tokenizer import ByteTokenizer
@@ -15,7 +16,7 @@ from shardwise.serve.model_files import find_model
 from shardwise.serve.request import Generation, Sampling
 from tests.unit.runtime.scripts import answer
 from tests.unit.serve.engines import generate
-from tests.unit.serve.model_files.tiny import write_folder
+from tests.unit.serve.model_files.tiny import write_folder, write_gguf
 
 LAYOUTS = {
     "2D": ["2d", "copied", 4, 2],
@@ -42,6 +43,21 @@ def test_a_model_that_drafts_for_itself(tmp_path: Path) -> None:
     assert len(output.ids) == 28
     assert stats.accepted_tokens == stats.drafted_tokens == 18
     assert stages == {"weights", "programs", "drafts"}
+
+
+def test_weights_of_four_bits(tmp_path: Path) -> None:
+    model = find_model(str(write_gguf(tmp_path / "tiny.gguf", "llama", GGMLQuantizationType.Q4_1)))
+    request = Generation(
+        id="int4", prompt=tuple(range(20)), max_tokens=8, sampling=Sampling(temperature=0)
+    )
+    outputs = []
+    for weights in ("int4", "fp32"):  # the same numbers
+        options = replace(OPTIONS, drafted=0, weights=weights, kv="fp32")
+        with launched(model, options) as engine:
+            assert engine.weights_dtype == weights
+            (output,) = generate(engine, [request])
+        outputs.append(output.ids)
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.oracle

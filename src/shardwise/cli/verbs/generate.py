@@ -87,6 +87,12 @@ def run(
     pieces = []
     with serving_model.running_engine(found, engine_options, plan, quiet=json) as engine:
         stops = (stop,) if stop else ()
+        room = engine.max_context - len(prompt_tokens)
+        if max_tokens and n_tokens > room > 0:
+            sys.stderr.write(
+                f"the context of {engine.max_context:,} tokens has room for {room:,} after the "
+                f"prompt, fewer than --max-tokens {n_tokens:,}\n"
+            )
         for piece in stream(
             engine, texts, prompt_tokens, max_tokens=n_tokens, sampling=sampling, stops=stops
         ):
