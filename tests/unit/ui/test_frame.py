@@ -178,12 +178,18 @@ def test_a_served_embedding_is_sharded_as_its_memory_is_counted() -> None:
 
 
 def test_chips_hold_a_part_of_the_experts() -> None:
-    experts = {"expert": 4, "tensor": 2}
-    question = Question(
-        model="mixtral-8x7b", hardware="h100:8", kind="serve", strategy=experts | {"pipe": 1}
-    )
-    held = {a["name"]: a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]}
-    assert [d["axes"] for d in held["w_gate"]] == [["expert"], [], ["tensor"]]
+    sizes = {"expert": 4, "tensor": 2, "pipe": 1}
+    of_an_expert = [["expert"], [], ["tensor"]]
+    for expert_tensor, axes in ((2, of_an_expert), (1, [["tensor", "expert"], [], []])):
+        question = Question(
+            model="mixtral-8x7b",
+            hardware="h100:8",
+            kind="serve",
+            strategy=sizes,
+            words={"expert_tensor": expert_tensor},
+        )
+        held = {a["name"]: a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]}
+        assert [d["axes"] for d in held["w_gate"]] == axes
     question = Question(model="deepseek-v2-lite", hardware="h100:8", batch=64)
     held_twice = [a["dims"] for a in frame(question, LocalNames())["mesh"]["arrays"]]
     widths = [{d["letter"]: d["size"] for d in dims}.get("F") for dims in held_twice]
