@@ -12,6 +12,7 @@ from shardwise.cli.inputs import Inputs
 from shardwise.errors import BadInput, BadShape, BadUnit
 
 Parser = Callable[[str, str, int], int]  # of a number, its name in errors, and the lowest
+RATE_SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 MAX_POINTS = 1000  # values of one range, and combinations of all ranges of a command
 
 _SIGN = re.compile(r"[-+*]")
@@ -129,3 +130,18 @@ def _range(text: str, what: str, minimum: int, parser: Parser) -> tuple[int, ...
             raise BadUnit(f'{what} "{text}" has over {MAX_POINTS:,} values. Take larger steps.')
         value = value + step if adds else value * step
     return tuple(values)
+
+
+def split_rate(text: str) -> tuple[str, float]:
+    """The numbers of a rate, and the seconds of its unit: one without a unit is per second.
+
+    >>> split_rate("600/min"), split_rate("1-8*2")
+    (('600', 60.0), ('1-8*2', 1.0))
+
+    Raises:
+        BadInput: an unknown unit.
+    """
+    numbers, slash, unit = (part.strip() for part in text.partition("/"))
+    if slash and unit not in RATE_SECONDS:
+        raise BadInput(f'--rate "{text}" has an unknown unit. Write 20/s or 600/min.')
+    return numbers, RATE_SECONDS[unit or "s"]

@@ -15,7 +15,7 @@ from shardwise.cli.answer import Answer
 from shardwise.cli.inputs import Inputs, load_plan, parse_word
 from shardwise.cli.options import argument, option, output, workload
 from shardwise.cli.progress import counting
-from shardwise.cli.ranges import parse_values
+from shardwise.cli.ranges import parse_values, split_rate
 from shardwise.errors import BadFile, BadInput, CheckFailed, NoAnswer
 from shardwise.plan.serving.arrivals import Arrivals, read_arrivals
 from shardwise.report.serving import bench as report
@@ -28,7 +28,6 @@ from shardwise.serve.load.requests import Shape, read_text
 DEFAULT_REQUESTS = 64
 DEFAULT_WARMUP = 4
 KEY_VARIABLE = "OPENAI_API_KEY"
-RATE_UNITS = {"": 1.0, "s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 GATES = ("ttft", "tpot", "itl", "latency")
 
 
@@ -195,9 +194,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
     Raises:
         BadInput: not a rate, a list or a range.
     """
-    numbers, _, unit = text.partition("/")
-    if unit.strip() not in RATE_UNITS:
-        raise BadInput(f'--rate "{text}" has an unknown unit. Write 20/s or 600/min.')
+    numbers, unit_s = split_rate(text)
     rates: tuple[float, ...]
     if any(sign in numbers for sign in "-*+"):
         rates = parse_values(numbers, "--rate")
@@ -205,7 +202,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
         rates = tuple(units.parse_count(number, "--rate") for number in numbers.split(","))
     if not all(rates):
         raise BadInput(f'--rate "{text}": requests that never arrive cannot be measured.')
-    return tuple(value / RATE_UNITS[unit.strip()] for value in rates)
+    return tuple(value / unit_s for value in rates)
 
 
 def _shape(

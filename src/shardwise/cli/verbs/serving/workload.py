@@ -9,11 +9,10 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
+from shardwise.cli.ranges import split_rate
 from shardwise.errors import BadInput
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
-
-_SECONDS = {"s": 1.0, "min": units.MINUTE, "h": units.HOUR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +156,8 @@ def parse_rate(text: str) -> float:
     Raises:
         BadInput: no number, or an unknown unit.
     """
-    count, slash, unit = (part.strip() for part in text.partition("/"))
-    if slash and unit not in _SECONDS:
-        raise BadInput(f'--rate "{text}" has an unknown unit. Write 20/s or 600/min.')
-    return units.parse_count(count, "--rate") / _SECONDS[unit or "s"]
+    count, unit_s = split_rate(text)
+    return units.parse_count(count, "--rate") / unit_s
 
 
 def parse_share(text: str, what: str) -> float:
