@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe
 from shardwise.runtime.layout.mesh import RoleMesh, role_mesh
 from shardwise.runtime.layout.sharding import Table
+from shardwise.runtime.serving import sequence_parallel
 from shardwise.runtime.serving.engine_state import EngineState, engine_table
 from shardwise.runtime.serving.forward import PagedForward
 from shardwise.runtime.serving.kv_layout import kv_heads, split_tensor
@@ -200,8 +201,25 @@ BY_LAYER: dict[str, Case] = {  # as on GPUs
     f"by layer, {name}": LAYOUTS[name]
     for name in ("tensor 8, sequence", "two engines, tensor 4", "window, tensor 8, sequence", "2D")
 }
+# With tokens sharded over `tensor` between blocks, and collective matmuls in a ring.
+SHARDED: dict[str, Case] = {
+    f"tokens sharded, {name}": case
+    for name, case in {
+        **{
+            name: LAYOUTS[name]
+            for name in ("tensor 2", "tensor 8, copied", "tensor 8, sequence",
+                         "two engines, tensor 4", "window, tensor 8, sequence")
+        },
+        **{name: (even(CASES[name]), Mesh(tensor=2), "copied", FP32)
+           for name in ("gpt2", "gemma3", "granite", "olmo")},
+        "int8": NARROW["int8 on eight"],
+    }.items()
+}  # fmt: skip
 ALL: dict[str, tuple[int | None, Case]] = {
-    **{name: (None, case) for name, case in (FAMILIES | LAYOUTS | NARROW | BY_LAYER).items()},
+    **{
+        name: (None, case)
+        for name, case in (FAMILIES | LAYOUTS | NARROW | SHARDED | BY_LAYER).items()
+    },
     **GROUPED,
 }
 
@@ -255,18 +273,26 @@ def weight_shardings(state: EngineState) -> Tree:
     return shardings
 
 
-def distance(group: int | None, case: Case, *, by_layer: bool = False) -> dict[str, float]:
+def distance(
+    group: int | None, case: Case, *, by_layer: bool = False, shards_tokens: bool = False
+) -> dict[str, float]:
     """Largest difference of a logit, and the root mean square of all.
 
     For weights in groups, the pass over whole sequences has the numbers that they stand for.
 
     Args:
         by_layer: whether layers have their own arrays, as on GPUs, which the CPU has to act.
+        shards_tokens: whether passes of several tokens shard them over `tensor` between blocks, and
+            multiply in a ring, as on TPUs.
     """
     if by_layer:
         setattr(RoleMesh, "platform", "gpu")  # noqa: B010
     config = case[0]
     state = engine(case, group)
+    sequence_parallel.MIN_TOKENS = 1 if shards_tokens else SEQ
+    sequence_parallel.RING_PLATFORMS = ("cpu",)
+    longest = 16 if shards_tokens else LONGEST  # chips of `tensor` have equally many
+    assert sequence_parallel.shards_tokens(state, longest) == shards_tokens
     paged = PagedForward(
         engine=state, n_blocks=BLOCKS, block_tokens=BLOCK_TOKENS, by_layer=by_layer
     )
@@ -288,21 +314,29 @@ def distance(group: int | None, case: Case, *, by_layer: bool = False) -> dict[s
     cache = paged.init_cache()
     tables = random.permutation(BLOCKS)[: ROWS * SEQ // BLOCK_TOKENS].reshape(ROWS, -1)
     run = jax.jit(paged.function(all_logits=True))
+    run_for_last = jax.jit(paged.function())
 
     def of_engines(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The rows of one group of chips, for all."""
         return np.concatenate([x] * paged.engine.n_pools)
 
     past = np.zeros(ROWS, np.int32)
-    differences = []
+    differences, differences_of_last = [], []
     for sizes in PASSES:
         new = np.minimum(sizes, SEQ - past).astype(np.int32)
         # As in an engine, a pass of single tokens has a program of its own.
-        chunk = np.zeros((ROWS, LONGEST if max(sizes) > 1 else 1), np.int32)
+        chunk = np.zeros((ROWS, longest if max(sizes) > 1 else 1), np.int32)
         for row in range(ROWS):
             chunk[row, : new[row]] = tokens[row, past[row] : past[row] + new[row]]
         arguments = [of_engines(x) for x in (chunk, past, new, tables.astype(np.int32))]
+        if shards_tokens:
+            last_BV = run_for_last(stored, cache, *arguments)[1]
         cache, got = run(stored, cache, *arguments)
+        if shards_tokens:
+            of_rows = zip(got, last_BV, of_engines(new), strict=True)
+            differences_of_last += [
+                abs(of_row[max(n - 1, 0)] - x).max() for of_row, x, n in of_rows
+            ]
         for i, logits_TV in enumerate(np.asarray(got, np.float32)):
             row = i % ROWS
             read = logits_TV[: new[row], : config.vocab]
@@ -312,11 +346,15 @@ def distance(group: int | None, case: Case, *, by_layer: bool = False) -> dict[s
     return {
         "n": len(together),
         "most": float(np.abs(together).max()),
+        "most of last": float(max(differences_of_last, default=np.inf)),
         "rms": float(np.sqrt((together**2).mean())),
     }
 
 
 if __name__ == "__main__":
     names = sorted(sys.argv[1:] or ALL, key=lambda name: name in BY_LAYER)  # they act a GPU
-    found = {name: distance(*ALL[name], by_layer=name in BY_LAYER) for name in names}
+    found = {
+        name: distance(*ALL[name], by_layer=name in BY_LAYER, shards_tokens=name in SHARDED)
+        for name in names
+    }
     print(json.dumps(found))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.check.timeline.places import Array, DevicePlaces
+from shardwise.check.timeline.steps import DIRECTIONS
 from shardwise.errors import BadInput, BadShape
 from shardwise.hardware import System, Torus
 from shardwise.ops.collective import Price, price
@@ -26,7 +27,8 @@ class Route:
     """The links that a collective uses, and the time it takes on them.
 
     Args:
-        engines: names of the links: torus axes `x`, `y`, `z`; `node`, `scale-out`, `dcn`.
+        engines: names of the links: torus axes `x`, `y`, `z`, or one of their directions
+            (`steps.shared_engines`); `node`, `scale-out`, `dcn`.
         price: time as a function of bytes: V of the book, or for a permute the bytes that each
             device sends.
         is_exact: False if groups are not evenly spaced along the torus axes; the price is then
@@ -202,7 +204,12 @@ class Network:
         return Route(engines=tuple(prices), price=Price(s_per_byte, latency_s))
 
     def _torus_prices(self, sources: Array, targets: Array) -> dict[str, Price]:
-        """Axis -> price on its most loaded link, with the latency of the hops along all axes."""
+        """Engine -> price on its most loaded link, with the latency of the hops along all axes.
+
+        The engines are axes, or one direction of them for permutes that use every link in one
+        direction alone: that in which they use the first link, along whichever ring. The permute
+        along the same ring in the other direction then shares no link with them.
+        """
         topology = self.system.topology
         chip = self.system.chip
         if not isinstance(topology, Torus):
@@ -211,7 +218,7 @@ class Network:
         target_positions = self.places.chips[targets]
         domains = self.places.domains[sources]
         rate = chip.need("ici.link_bytes_per_s_one_way")
-        s_per_byte = {}
+        loads = {}
         n_hops = 0
         for axis, (size, wrapped) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
             distance = target_positions[:, axis] - positions[:, axis]
@@ -220,24 +227,29 @@ class Network:
                 distance = np.where(2 * np.abs(distance) == size, size // 2, distance)
             if distance.any():
                 n_hops += int(np.abs(distance).max())
-                load = _largest_link_load(positions, domains, axis, distance, size)
-                span = Span((Ring(axis, 2, load, False, rate),), 0.0)
-                s_per_byte[AXES[axis]] = price("permute", span).inside_s_per_byte
+                loads[axis] = _link_loads(positions, domains, axis, distance, size)
                 positions[:, axis] = target_positions[:, axis]
         latency_s = n_hops * chip.need("ici.hop_s")
-        return {name: Price(seconds, latency_s) for name, seconds in s_per_byte.items()}
+        direction = _only_direction(list(loads.values()))
+        prices = {}
+        for axis, load in loads.items():
+            span = Span((Ring(axis, 2, int(load.max()), False, rate),), 0.0)
+            seconds = price("permute", span).inside_s_per_byte
+            prices[AXES[axis] + direction] = Price(seconds, latency_s)
+        return prices
 
 
-def _largest_link_load(
-    positions: Array, domains: Array, axis: int, distance: Array, size: int
-) -> int:
-    """Number of messages over the most loaded directed link along one torus axis.
+def _link_loads(positions: Array, domains: Array, axis: int, distance: Array, size: int) -> Array:
+    """Number of messages over each directed link along one torus axis.
 
     Args:
         positions: [message, axis], chip coordinates from which the messages start.
         domains: [message], the slice.
         distance: [message], signed hops along `axis`.
         size: chips along `axis`.
+
+    Returns:
+        [direction, line, link]; direction 0 is backward, and link i connects chips i and i + 1.
     """
     other_axes = np.delete(positions, axis, axis=1)
     _, lines = np.unique(
@@ -248,10 +260,18 @@ def _largest_link_load(
         moving = np.abs(distance) > hop
         forward = distance[moving] > 0
         start = positions[moving, axis]
-        # Link i connects chips i and i + 1; each direction counts separately.
         link = np.where(forward, start + hop, start - hop - 1) % size
         np.add.at(loads, (forward.astype(np.int64), lines[moving], link), 1)
-    return int(loads.max())
+    return loads
+
+
+def _only_direction(loads: list[Array]) -> str:
+    """Suffix of the engines of messages that use each link in one direction; empty for others."""
+    if not loads or any((load[0] * load[1]).any() for load in loads):
+        return ""
+    first_link = np.argmax(loads[0].sum(axis=0) > 0)
+    is_forward = loads[0][1].reshape(-1)[first_link] > 0
+    return f" {DIRECTIONS[0 if is_forward else 1]}"
 
 
 def _engines(span: Span) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 The core runs its operations one after the other, in schedule order. Transfers run on separate
 engines (links of one torus axis, DMA, host, ...). Each engine runs one transfer at a time, in the
 order in which they start; if they shared its bandwidth evenly instead, all of them together would
-take the same time. `Await` blocks the core. A fused transfer progresses only while the operations
-that advance it run; what remains of it runs when it is awaited.
+take the same time. Permutes in opposite directions of a torus axis run at once. `Await` blocks the
+core. A fused transfer progresses only while the operations that advance it run; what remains of it
+runs when it is awaited.
 
 While the core is blocked, it waits for the awaited transfer, or for transfers ahead of that one in
 the queues of its engines. The wait counts as exposed time of whichever of them runs at the moment.
@@ -33,6 +34,7 @@ from shardwise.check.timeline.steps import (
     Operation,
     Step,
     Transfer,
+    shared_engines,
 )
 
 MAX_BARS = 20_000  # beyond this, repeated trips of a loop are shown as one bar
@@ -125,9 +127,8 @@ class _Simulation:
         """Let a fused transfer progress while an operation runs."""
         transfer, remaining = self.fused[name]
         start = begin
-        for engine in transfer.engines:
-            if engine in self.last_interval:
-                start = max(start, self.last_interval[engine].end)
+        for interval in self.queued(transfer):
+            start = max(start, interval.end)
         seconds = min(remaining, end - start)
         if seconds > 0:
             self.enqueue(transfer, start, seconds)
@@ -145,11 +146,10 @@ class _Simulation:
         """Append `seconds` of a transfer to the queues of its engines."""
         previous = None
         start = earliest
-        for engine in transfer.engines:
-            interval = self.last_interval.get(engine)
-            if interval is not None and interval.end > start:
-                previous = interval
-                start = interval.end
+        for queued in self.queued(transfer):
+            if queued.end > start:
+                previous = queued
+                start = queued.end
         interval = _Interval(transfer, start, start + seconds, previous)
         self.totals["transfer", transfer.name] += seconds
         for engine in transfer.engines:
@@ -158,6 +158,13 @@ class _Simulation:
             if seconds > 0:
                 self.bars.append(_transfer_bar(engine, interval))
         return interval
+
+    def queued(self, transfer: Transfer) -> Iterator[_Interval]:
+        """The last transfers in the queues of all engines that share links with a transfer."""
+        for engine in transfer.engines:
+            for name in shared_engines(engine):
+                if name in self.last_interval:
+                    yield self.last_interval[name]
 
     def wait(self, name: str) -> None:
         if name in self.fused:

@@ -6,7 +6,21 @@ from dataclasses import dataclass
 
 CORE = "core"  # the engine that runs the schedule: TensorCores, or the SMs of a GPU
 COPY = "copy"  # kind of a transfer between memories
+# Directions of the links of a torus axis, as suffixes of its engine: `x forward`.
+DIRECTIONS = ("forward", "backward")
 Operation = tuple[str, str]  # (planned operation, pass), such as ("attn.q", "forward")
+
+
+def shared_engines(engine: str) -> tuple[str, ...]:
+    """Engines that share links with `engine`: both directions of an axis, or the axis of one.
+
+    >>> shared_engines("x"), shared_engines("x forward")
+    (('x', 'x forward', 'x backward'), ('x forward', 'x'))
+    """
+    axis, _, direction = engine.partition(" ")
+    if direction in DIRECTIONS:
+        return engine, axis
+    return engine, *(f"{engine} {direction}" for direction in DIRECTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

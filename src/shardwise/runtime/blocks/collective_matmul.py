@@ -35,17 +35,22 @@ class CollectiveMatmul:
 
     Args:
         axes: mesh axes of the ring.
-        n: number of chips, at least 2.
+        order: indices of the chips along these axes, at least 2, in the order of the ring.
     """
 
     axes: tuple[str, ...]
-    n: int
+    order: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        """Number of chips."""
+        return len(self.order)
 
     @property
     def sources(self) -> tuple[int, ...]:
         """Offset on the ring of the chip from which each piece comes, in order of arrival.
 
-        >>> CollectiveMatmul(axes=("tensor",), n=4).sources
+        >>> CollectiveMatmul(axes=("tensor",), order=(0, 1, 2, 3)).sources
         (0, -1, 1, -2)
         """
         offsets = [0]
@@ -80,7 +85,7 @@ class CollectiveMatmul:
 
     def _send(self, x: Array, offset: int) -> Array:
         """Send x to the chip `offset` places ahead on the ring; return what arrives."""
-        pairs = [(chip, (chip + offset) % self.n) for chip in range(self.n)]
+        pairs = [(chip, self.order[(i + offset) % self.n]) for i, chip in enumerate(self.order)]
         return lax.ppermute(x, self.axes, pairs)
 
     def product(self, multiply: Callable[[Any, Any], Any], x: Array, w: Array) -> Array:
@@ -93,7 +98,7 @@ class CollectiveMatmul:
 
         @jax.custom_vjp
         def products(x: Array, w: Array) -> Array:
-            return self._map_pieces(lambda piece: multiply(piece, w), x)
+            return self.map_pieces(lambda piece: multiply(piece, w), x)
 
         def forward(x: Array, w: Array) -> tuple[Array, tuple[Array, Array]]:
             return products(x, w), (x, w)
@@ -103,12 +108,12 @@ class CollectiveMatmul:
             zeros = jnp.zeros_like(x[: len(x) // self.n])
             _, pull_tokens = jax.vjp(lambda piece: multiply(piece, w), zeros)
             _, pull_weight = jax.vjp(lambda w: multiply(x, w), w)
-            return self._map_pieces(lambda piece: pull_tokens(piece)[0], dy), pull_weight(dy)[0]
+            return self.map_pieces(lambda piece: pull_tokens(piece)[0], dy), pull_weight(dy)[0]
 
         products.defvjp(forward, backward)
         return products(x, w)
 
-    def _map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
+    def map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
         """Apply a function to one piece after the other."""
         pieces = jnp.split(x, self.n, axis=PIECES)
         return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
@@ -123,8 +128,9 @@ class CollectiveMatmul:
 
     def starts(self, size: int) -> list[Any]:
         """Position in the sequence of the first token of each piece; pieces have `size` tokens."""
-        index = lax.axis_index(self.axes)
-        return [(index + source) % self.n * size for source in self.sources]
+        order = jnp.array(self.order)
+        place = jnp.argsort(order)[lax.axis_index(self.axes)]
+        return [order[(place + source) % self.n] * size for source in self.sources]
 
 
 _Reordering = Callable[[Array, CollectiveMatmul], Array]

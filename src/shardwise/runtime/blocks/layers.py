@@ -94,7 +94,8 @@ class LayerSettings:
         # stages, which may be running a branch without it.
         if mesh.platform == "cpu" and mesh.sizes["pipe"] > 1:
             return None
-        return CollectiveMatmul(axes=mesh.axis_names(("tensor",)), n=mesh.sizes["tensor"])
+        axes = mesh.axis_names(("tensor",))
+        return CollectiveMatmul(axes=axes, order=mesh.ring_order(axes))
 
 
 def run_layer(

@@ -143,10 +143,18 @@ class BlockProducts:
             if isinstance(w, Rows):
                 return cpu_rows.product(equation, x, w)
             if isinstance(w, Scaled):
-                return quantized.product(equation, x, w, self.precision.narrow)
+                return self._scaled(equation, x, w)
             if self.ring:
                 return self.ring.product(einsum, x, w)
             return einsum(x, w)
+
+    def _scaled(self, equation: str, x: Array, w: Scaled) -> Array:
+        """Multiply by a quantized weight, in a ring one piece of the tokens after the other."""
+
+        def multiply(x: Array) -> Array:
+            return quantized.product(equation, x, w, self.precision.narrow)
+
+        return self.ring.map_pieces(multiply, x) if self.ring else multiply(x)
 
     def to_sequence_order(self, x: Array) -> Array:
         """Reorder pieces in order of arrival to whole sequences; no change without a ring."""

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from shardwise.runtime.kernels import cudnn
+from shardwise.runtime.layout.ring import ring_order
 from shardwise.strategy.mesh import INSIDE_OUT, ROLES, Placement
 from shardwise.strategy.span import Span
 
@@ -72,6 +73,16 @@ class RoleMesh:
         for axis in names:
             torus_axes += self._torus_axes(axis)
         return len(set(torus_axes)) < len(torus_axes)
+
+    def ring_order(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Indices along several mesh axes in the order of a ring, of linked chips on a torus."""
+        n_chips = math.prod(self.jax_mesh.shape[name] for name in names)
+        if not isinstance(self.jax_mesh, jax.sharding.Mesh):
+            return tuple(range(n_chips))
+        dims = [self.jax_mesh.axis_names.index(name) for name in names]
+        devices = np.moveaxis(self.jax_mesh.devices, dims, range(len(dims)))
+        of_ring = devices.reshape(n_chips, -1)[:, 0]
+        return ring_order([getattr(device, "coords", ()) for device in of_ring])
 
     def _torus_axes(self, axis: str) -> list[int]:
         """Torus axes along which a mesh axis runs; empty if the machine has no torus."""

@@ -27,6 +27,7 @@ from shardwise.runtime.blocks.products import OfStack
 from shardwise.runtime.dtypes import dtype
 from shardwise.runtime.kernels import cpu_rows
 from shardwise.runtime.layout.sharding import gather
+from shardwise.runtime.serving import sequence_parallel
 from shardwise.runtime.serving.engine_state import EngineState, unstacked, without_accumulators
 from shardwise.runtime.serving.kv_cache import (
     SCALE_DTYPE,
@@ -260,7 +261,9 @@ class PagedForward:
         """Run the pass on the shards of one chip, inside `shard_map`."""
         engine = self.engine
         kv = engine.kv
-        settings = engine.settings(engine.job.context)
+        settings = head_settings = engine.settings(engine.job.context)
+        if shards_tokens := sequence_parallel.shards_tokens(engine, tokens.n_tokens):
+            settings = sequence_parallel.sharded(settings)
         outer = without_accumulators(weights["outer"])
         x_BTD = self._embedded(settings, of_chip(kv, tokens_BT), outer, tokens)
 
@@ -274,13 +277,16 @@ class PagedForward:
             x_BTD, cache = run_stages(run_layers, engine.stage_axes, x_BTD, cache, tokens)
         else:
             x_BTD, cache = run_layers(x_BTD, cache, tokens)
-        if all_logits:
+        if shards_tokens:
+            last_of = None if all_logits else tokens.new_B
+            x_BTD = sequence_parallel.on_all_chips(settings, x_BTD, last_of)
+        elif all_logits:
             x_BTD = of_all(kv, x_BTD, *tokens_BT.shape)
         else:
             x_BTD = last_of_rows(kv, x_BTD, tokens.new_B, tokens.n_tokens)
         if engine.n_stages > 1:
             x_BTD = lax.psum(x_BTD, engine.stage_axes)
-        logits_BTV = head(settings, x_BTD, outer, {})
+        logits_BTV = head(head_settings, x_BTD, outer, {})
         return cache, logits_BTV if all_logits else logits_BTV[:, 0]
 
     def _embedded(

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.runtime.paged_cases import BY_LAYER, FAMILIES, GROUPED, LAYOUTS, NARROW
+from tests.unit.runtime.paged_cases import (
+    BY_LAYER,
+    FAMILIES,
+    GROUPED,
+    LAYOUTS,
+    NARROW,
+    SHARDED,
+)
 from tests.unit.runtime.scripts import answer, rows, selected
 
 LOGIT = 1e-4  # in fp32; logits have a standard deviation of about 1
@@ -45,6 +52,15 @@ def test_logits_are_those_of_a_pass_over_whole_sequences(runs: Any, name: str) -
 @pytest.mark.parametrize("name", rows(BY_LAYER, ()))
 def test_layers_with_arrays_of_their_own_on_several_gpus(runs: Any, name: str) -> None:
     assert runs[name]["most"] < LOGIT
+
+
+@pytest.mark.parametrize("name", rows(SHARDED, {"tokens sharded, tensor 8, sequence"}))
+def test_prompts_whose_tokens_are_sharded_over_tensor(runs: Any, name: str) -> None:
+    assert runs[name]["most of last"] < LOGIT
+    if name == "tokens sharded, int8":
+        assert LOGIT < runs[name]["rms"] < ERRORS["int8 on eight"]
+    else:
+        assert runs[name]["most"] < LOGIT
 
 
 @pytest.mark.parametrize("name", rows(GROUPED, ()))
