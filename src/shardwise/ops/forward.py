@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 from shardwise.arrays import Num
 from shardwise.models import ModelConfig
-from shardwise.ops.layers import layer_terms, outer_terms
+from shardwise.ops.layers import collective_matmul_blocks, layer_terms, outer_terms
 from shardwise.ops.program import Matmul, Transfer, derive_terms, weight_names
 from shardwise.strategy.rules import Rules
+
+# A collective matmul reads the weights once for each chip's tokens: with fewer, HBM would bound it.
+MIN_SHARDED_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,23 @@ def forward(config: ModelConfig, rules: Rules) -> Forward:
     Callers set them when they compute FLOPs and bytes.
     """
     return _derive(config, tuple(rules.items()))
+
+
+def shards_tokens(config: ModelConfig, sizes: Mapping[str, int], n_tokens: int) -> bool:
+    """Whether a pass on TPUs shards its tokens over `tensor` between the blocks of all layers.
+
+    Then the transfers over `tensor` before and after a block are collective matmuls.
+
+    Args:
+        sizes: mesh role -> number of chips in an engine.
+        n_tokens: tokens of each sequence.
+    """
+    n_chips = sizes["tensor"]
+    shares_work = any(sizes[role] > 1 for role in ("fsdp", "context", "expert", "pipe"))
+    if n_chips == 1 or shares_work or n_tokens % n_chips:
+        return False
+    blocks = [collective_matmul_blocks(group.layer) for group in config.groups]
+    return n_tokens >= n_chips * MIN_SHARDED_TOKENS and all(len(two) == 2 for two in blocks)
 
 
 @functools.lru_cache(maxsize=256)

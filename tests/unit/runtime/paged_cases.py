@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Attention, Layer, LayerGroup, ModelConfig, Moe
+from shardwise.ops import forward
 from shardwise.runtime.layout.mesh import RoleMesh, role_mesh
 from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.serving import sequence_parallel
@@ -289,8 +290,9 @@ def distance(
         setattr(RoleMesh, "platform", "gpu")  # noqa: B010
     config = case[0]
     state = engine(case, group)
-    sequence_parallel.MIN_TOKENS = 1 if shards_tokens else SEQ
-    sequence_parallel.RING_PLATFORMS = ("cpu",)
+    if shards_tokens:
+        setattr(sequence_parallel, "PLATFORMS", ("cpu",))  # noqa: B010
+        setattr(forward, "MIN_SHARDED_TOKENS", 1)  # noqa: B010
     longest = 16 if shards_tokens else LONGEST  # chips of `tensor` have equally many
     assert sequence_parallel.shards_tokens(state, longest) == shards_tokens
     paged = PagedForward(
@@ -352,7 +354,8 @@ def distance(
 
 
 if __name__ == "__main__":
-    names = sorted(sys.argv[1:] or ALL, key=lambda name: name in BY_LAYER)  # they act a GPU
+    # Those that act another platform are last.
+    names = sorted(sys.argv[1:] or ALL, key=lambda name: (name in BY_LAYER, name in SHARDED))
     found = {
         name: distance(*ALL[name], by_layer=name in BY_LAYER, shards_tokens=name in SHARDED)
         for name in names

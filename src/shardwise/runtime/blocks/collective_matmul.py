@@ -113,10 +113,12 @@ class CollectiveMatmul:
         products.defvjp(forward, backward)
         return products(x, w)
 
-    def map_pieces(self, function: Callable[[Array], Array], x: Array) -> Array:
-        """Apply a function to one piece after the other."""
-        pieces = jnp.split(x, self.n, axis=PIECES)
-        return jnp.concatenate([function(piece) for piece in pieces], axis=PIECES)
+    def map_pieces(self, function: Callable[[Any], Array], x: Any) -> Array:
+        """Apply a function to one piece after the other of an array, or of a tree of arrays."""
+        arrays, tree = jax.tree.flatten(x)
+        pieces = zip(*(jnp.split(array, self.n, axis=PIECES) for array in arrays), strict=True)
+        results = [function(jax.tree.unflatten(tree, piece)) for piece in pieces]
+        return jnp.concatenate(results, axis=PIECES)
 
     def to_sequence_order(self, x: Array) -> Array:
         """Reorder pieces x_PT.. to whole sequences x_BT..."""

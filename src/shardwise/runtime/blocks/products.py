@@ -28,7 +28,7 @@ from shardwise.runtime.layout.sharding import Table
 from shardwise.runtime.training.gradient_sync import UpdatePartition
 from shardwise.runtime.training.int8_reduce import ErrorFeedback
 from shardwise.runtime.weights import quantized
-from shardwise.runtime.weights.quantized import Grouped, Scaled, dequantized
+from shardwise.runtime.weights.quantized import Grouped, Scaled, dequantized, quantize
 
 Array = jax.Array
 
@@ -107,17 +107,28 @@ class BlockProducts:
         weights = weight_names(tuple(self.terms.values()))
         return _program(self.terms[name].einsum, weights, tuple(self.table.rules.items()))
 
-    def move_input(self, array: Array, name: str, *, right: bool = False) -> Array:
-        """Run the collectives on the left (or right) input of a term that its product needs."""
+    def move_input(self, array: Array, name: str, *, right: bool = False) -> Any:
+        """Run the collectives on the left (or right) input of a term that its product needs.
+
+        The result is an array, or `Scaled` where products are narrow.
+        """
         program = self.program(name)
         operand = program.einsum.right if right else program.einsum.left
+        moves = _moves_of(program.before, operand.name)
+        moved: Any = array
         with jax.named_scope(name):
-            for move in _moves_of(program.before, operand.name):
-                if self.ring and move.kind == "all_gather":
-                    array = self.ring.gather(array)
-                else:
-                    array = self.table.apply(move, array)
-        return array
+            # Rows that chips have whole are quantized before they are sent.
+            if moves and not right and self.precision.narrow and not self.table.width_roles:
+                moved = quantize(array, self.precision.narrow, (-1,))
+            for move in moves:
+                moved = jax.tree.map(functools.partial(self._moved_input, move), moved)
+        return moved
+
+    def _moved_input(self, move: Move, x: Array) -> Array:
+        """An input of products, or the scales of its rows, after a collective."""
+        if self.ring and move.kind == "all_gather":
+            return self.ring.gather(x)
+        return self.table.apply(move, x)
 
     def product(self, name: str, x: Array) -> Array:
         """Multiply an input that `move_input` returned by the weight of a term."""
@@ -148,11 +159,11 @@ class BlockProducts:
                 return self.ring.product(einsum, x, w)
             return einsum(x, w)
 
-    def _scaled(self, equation: str, x: Array, w: Scaled) -> Array:
+    def _scaled(self, equation: str, x: Array | Scaled, w: Scaled) -> Array:
         """Multiply by a quantized weight, in a ring one piece of the tokens after the other."""
 
-        def multiply(x: Array) -> Array:
-            return quantized.product(equation, x, w, self.precision.narrow)
+        def multiply(x: Array | Scaled) -> Array:
+            return quantized.product(equation, x, w, self.precision.compute, self.precision.narrow)
 
         return self.ring.map_pieces(multiply, x) if self.ring else multiply(x)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 
-from shardwise.ops.layers import collective_matmul_blocks
+from shardwise.ops import forward
 from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.layout.sharding import gather
 from shardwise.runtime.serving.engine_state import EngineState
@@ -20,10 +20,7 @@ from shardwise.runtime.serving.engine_state import EngineState
 Array = jax.Array
 
 TENSOR = ("tensor",)
-# Tokens of a chip. A collective matmul reads the weights once for each chip's tokens: with fewer,
-# it would be bound by HBM.
-MIN_TOKENS = 256
-RING_PLATFORMS = ("tpu",)  # with collective matmuls
+PLATFORMS = ("tpu", "old tpu")
 
 
 def shards_tokens(engine: EngineState, n_tokens: int) -> bool:
@@ -32,15 +29,7 @@ def shards_tokens(engine: EngineState, n_tokens: int) -> bool:
     Not on GPUs, where an AllReduce through the switch is faster than its two halves.
     """
     mesh = engine.table.mesh
-    sizes = mesh.sizes
-    n_chips = sizes["tensor"]
-    alone = all(sizes[role] == 1 for role in ("fsdp", "context", "pipe", "expert"))
-    if n_chips == 1 or not alone or "gpu" in mesh.platform:
-        return False
-    if n_tokens % n_chips or n_tokens < n_chips * MIN_TOKENS:
-        return False
-    layers = [group.layer for group in engine.config.groups]
-    return all(len(collective_matmul_blocks(layer)) == 2 for layer in layers)
+    return mesh.platform in PLATFORMS and forward.shards_tokens(engine.config, mesh.sizes, n_tokens)
 
 
 def sharded(settings: LayerSettings) -> LayerSettings:
@@ -49,7 +38,7 @@ def sharded(settings: LayerSettings) -> LayerSettings:
     return replace(
         settings,
         table=replace(table, rules={**table.rules, "residual.T": TENSOR}),
-        use_collective_matmul=table.mesh.platform in RING_PLATFORMS,
+        use_collective_matmul=True,
     )
 
 

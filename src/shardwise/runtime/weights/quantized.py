@@ -130,25 +130,27 @@ def sum_dtype(dtype: Any) -> Any:
     return jnp.int32 if jnp.issubdtype(dtype, jnp.integer) else jnp.float32
 
 
-def product(letters: str, x: Array, w: Scaled, narrow: Any) -> Array:
-    """Einsum of activations and quantized weights, in the dtype of the activations.
+def product(letters: str, x: Array | Scaled, w: Scaled, dtype: Any, narrow: Any) -> Array:
+    """Einsum of activations and quantized weights.
 
     Args:
         letters: the subscripts, as `jnp.einsum` takes them, with the weight's dims last in the
             output.
+        x: activations; `Scaled`, with one scale per row, if they are quantized already.
         w: weights, with one scale per output column.
-        narrow: dtype to which the activations are quantized, with one scale per row, and in which
-            the product is computed; None to multiply in the dtype of the activations.
+        dtype: dtype of the result.
+        narrow: dtype to which the activations are quantized, and in which the product is computed;
+            None to multiply in their own.
     """
-    if narrow is None:
+    if narrow is None and not isinstance(x, Scaled):
         # The scale is applied after the product, so that weights are read in their narrow dtype.
-        y = jnp.einsum(letters, x, w.values.astype(x.dtype))
-        return y * w.scale.astype(y.dtype)
+        y = jnp.einsum(letters, x, w.values.astype(x.dtype)).astype(dtype)
+        return y * w.scale.astype(dtype)
     inputs, output = letters.split("->")
     left, right = inputs.split(",")
     contracted = [i for i, letter in enumerate(left) if letter in right and letter not in output]
-    rows = quantize(x, narrow, contracted)
+    rows = x if isinstance(x, Scaled) else quantize(x, narrow, contracted)
     sums = sum_dtype(narrow)
     y = jnp.einsum(letters, rows.values, w.values.astype(narrow), preferred_element_type=sums)
     row_scale = rows.scale.reshape(rows.scale.shape + (1,) * (len(output) - rows.scale.ndim))
-    return (y.astype(jnp.float32) * row_scale * w.scale).astype(x.dtype)
+    return (y.astype(jnp.float32) * row_scale * w.scale).astype(dtype)
