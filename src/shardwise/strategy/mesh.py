@@ -7,10 +7,16 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadShape, NoStrategy, raise_all
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
 from shardwise.strategy.span import Ring, Span, Tier, join
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Factors = np.ndarray[Any, Any]  # [factoring, mesh axis, torus axis]
 
 # `place(best=True)` returns all placements on a torus up to this number, else undominated ones.
 MAX_EXHAUSTIVE = 64
@@ -184,7 +190,7 @@ def _on_torus(
         pipe = names.index("pipe") if "pipe" in names else None
         factorings = _undominated(of_names, torus.shape, torus.wrapped, pipe)
     else:
-        factorings = tuple(_factorings(of_names, torus.shape))
+        factorings = _as_tuples(_factorings(of_names, torus.shape))
     for factors in _without_swaps(factorings, torus):
         borrowed: tuple[Ring, ...] = ()
         if borrow:
@@ -246,21 +252,28 @@ def _torus_span(
     return Span(tuple(rings), hop_s, borrowed=borrowed)
 
 
-def _factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
+def _factorings(sizes: Shape, shape: Shape) -> Factors:
     """Every way to divide a torus among mesh axes: for each mesh axis, its part of each torus axis.
 
     The parts of a mesh axis multiply to its size. They divide what the mesh axes before it leave of
     `shape`.
     """
-    if not sizes:
-        return [()]
-    if len(sizes) == 1:
-        return [(parts,) for parts in _splits(sizes[0], shape)]
-    factorings: list[tuple[Shape, ...]] = []
-    for parts in _splits(sizes[0], shape):
-        remaining = tuple(map(operator.floordiv, shape, parts))
-        factorings += [(parts, *others) for others in _factorings(sizes[1:], remaining)]
-    return factorings
+    import numpy as np
+
+    factors = np.ones((1, 0, len(shape)), int)
+    remaining = np.array([shape])
+    for size in sizes:
+        kinds, kind = np.unique(remaining, axis=0, return_inverse=True)
+        splits = [np.array(_splits(size, tuple(x))).reshape(-1, len(shape)) for x in kinds.tolist()]
+        n_splits = np.array([len(of_kind) for of_kind in splits])
+        n = n_splits[kind.reshape(-1)]
+        before = np.repeat(np.arange(len(factors)), n)
+        within = np.arange(len(before)) - np.repeat(np.cumsum(n) - n, n)
+        first = np.cumsum(n_splits) - n_splits
+        parts = np.concatenate(splits)[first[kind.reshape(-1)][before] + within]
+        factors = np.concatenate([factors[before], parts[:, None]], axis=1)
+        remaining = remaining[before] // parts
+    return factors
 
 
 @functools.lru_cache(maxsize=65536)
@@ -278,12 +291,11 @@ def _undominated(
         shape, wrapped: those of the torus.
         pipe: index of the mesh axis `pipe`, if there is one.
     """
-    factorings = _factorings(sizes, shape)
-    if len(factorings) <= MAX_EXHAUSTIVE or not factorings[0]:
-        return tuple(factorings)
     import numpy as np
 
-    factors = np.array(factorings)  # factoring, mesh axis, torus axis
+    factors = _factorings(sizes, shape)
+    if len(factors) <= MAX_EXHAUSTIVE or not sizes:
+        return _as_tuples(factors)
     ends = np.cumprod(factors, axis=1)
     closed = (ends == np.array(shape)) & np.array(wrapped)
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
@@ -291,7 +303,11 @@ def _undominated(
         links[:, pipe] = np.where(factors > 1, factors / ends, np.inf).min(axis=2)[:, pipe]
     different, first = np.unique(links, axis=0, return_index=True)
     n_matching = (different[:, None] >= different).all(axis=2).sum(axis=0)  # with itself
-    return tuple(factorings[index] for index in np.sort(first[n_matching == 1]))
+    return _as_tuples(factors[np.sort(first[n_matching == 1])])
+
+
+def _as_tuples(factors: Factors) -> tuple[tuple[Shape, ...], ...]:
+    return tuple(tuple(map(tuple, parts)) for parts in factors.tolist())
 
 
 @functools.lru_cache(maxsize=65536)
