@@ -41,6 +41,11 @@ DEFAULT_OVERLAPS = ("grad_reduce", "param_gather", "pipe_p2p")
 OPTIONAL_OVERLAPS = ("tp_comm", "expert_all_to_all")
 OVERLAPS = (*DEFAULT_OVERLAPS, *OPTIONAL_OVERLAPS)
 
+# Settings of a framework's kernels: CUDA graphs of whole layers (or a step), of attention or Mamba
+# alone, or of the feed-forward network or experts alone; attention in 8 bits, where products are.
+GRAPH_SHARES = {"cuda_graphs": 1.0, "attn_graphs": 0.5, "mlp_graphs": 0.5}  # of a layer's kernels
+KERNELS = (*GRAPH_SHARES, "fp8_attention")
+
 # Arrays that can be offloaded to host memory: weights, gradients, optimizer state, all saved
 # activations, or the saved activations of one part of a layer.
 OPTIONAL_OFFLOADS = ("optimizer", "activations")
@@ -65,4 +70,4 @@ FRAMEWORKS = (
     "llm-foundry", "automodel", "hai-llm", UNKNOWN_FRAMEWORK,
 )  # fmt: skip
 # Other names -> the framework whose kernels they run.
-FRAMEWORK_ALIASES = {"megatron-lm": "megatron", "megatron-bridge": "megatron"}
+FRAMEWORK_ALIASES = {"megatron-lm": "megatron", "megatron-bridge": "nemo"}

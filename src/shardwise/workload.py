@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise import units
+from shardwise import units, vocabulary
 from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
-from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
 
 # Kinds of parameters that optimizers treat differently: "matrix" for the matrices of layers,
 # "embedding" for embedding, unembedding and learned positions, "vector" for all others.
@@ -69,10 +68,11 @@ class Train:
         framework: the software that will run the step, from `FRAMEWORKS`, whose rates and kernels
             the expected time takes; "" for that of most published runs on TPUs, and for the mean of
             all on GPUs.
+        kernels: settings of the framework's kernels, from `KERNELS`.
 
     Raises:
         BadInput: a size is out of range.
-        UnknownName: unknown dtype, optimizer, remat policy, overlap, offload or framework.
+        UnknownName: unknown dtype, optimizer, remat policy or other word.
     """
 
     batch: int
@@ -89,6 +89,7 @@ class Train:
     overlap: tuple[str, ...] = ()
     offload: tuple[str, ...] = ()
     framework: str = ""
+    kernels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
@@ -102,14 +103,15 @@ class Train:
                 units.bytes_per_element(dtype)
         if self.optimizer not in OPTIMIZER_MOMENTS:
             raise UnknownName("optimizer", self.optimizer, OPTIMIZER_MOMENTS)
-        if self.remat not in REMAT_WORDS:
-            raise UnknownName("remat policy", self.remat, REMAT_WORDS)
+        if self.remat not in vocabulary.REMAT_WORDS:
+            raise UnknownName("remat policy", self.remat, vocabulary.REMAT_WORDS)
         object.__setattr__(self, "framework", self.framework.lower())
-        if self.framework and self.framework not in FRAMEWORKS:
-            raise UnknownName("framework", self.framework, FRAMEWORKS)
+        if self.framework and self.framework not in vocabulary.FRAMEWORKS:
+            raise UnknownName("framework", self.framework, vocabulary.FRAMEWORKS)
         for option, words, legal_words in (
-            ("overlap", self.overlap, OPTIONAL_OVERLAPS),
-            ("offload", self.offload, OPTIONAL_OFFLOADS),
+            ("overlap", self.overlap, vocabulary.OPTIONAL_OVERLAPS),
+            ("offload", self.offload, vocabulary.OPTIONAL_OFFLOADS),
+            ("setting of kernels", self.kernels, vocabulary.KERNELS),
         ):
             for word in words:
                 if word not in legal_words:

@@ -15,7 +15,13 @@ import typer
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
-from shardwise.vocabulary import FRAMEWORKS, OPTIONAL_OFFLOADS, OPTIONAL_OVERLAPS, REMAT_WORDS
+from shardwise.vocabulary import (
+    FRAMEWORKS,
+    KERNELS,
+    OPTIONAL_OFFLOADS,
+    OPTIONAL_OVERLAPS,
+    REMAT_WORDS,
+)
 from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS
 
 
@@ -179,6 +185,7 @@ TargetHardware = Annotated[str, workload("--on HARDWARE", "the chip or machine: 
 TrainingFramework = Annotated[
     str, rates("--framework NAME", f"the software that runs it: {', '.join(FRAMEWORKS)}")
 ]
+KernelSettings = Annotated[str, rates("--kernels WORD,...", f"of it: {', '.join(KERNELS)}")]
 PeakRates = Annotated[bool, rates("--peak", "assume peak rates, as the book does")]
 
 # The output

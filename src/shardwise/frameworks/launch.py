@@ -109,6 +109,7 @@ class TrainingLaunch(Launch):
             file's words for it depend on the model's layers.
         dtypes: dtypes of `Train` that differ from those of `precision`: `{"gradients": "bf16"}`.
         overlap: communication that an option of the file hides, of `OPTIONAL_OVERLAPS`.
+        kernels: settings of kernels in the file, of `KERNELS`.
     """
 
     batch: int | None = None
@@ -132,6 +133,7 @@ class TrainingLaunch(Launch):
     precision: str | None = None
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
     overlap: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
     optimizer: str | None = None
 
     def on(self, model: ModelConfig, chip: Chip) -> TrainingLaunch:

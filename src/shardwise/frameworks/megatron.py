@@ -11,7 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_layout, megatron_notes, megatron_stages
+from shardwise.frameworks import (
+    megatron_graphs,
+    megatron_layout,
+    megatron_notes,
+    megatron_stages,
+)
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM, torchrun_chips
@@ -34,6 +39,7 @@ _FIELDS = (
     "moe_token_dispatcher_type", "tp_comm_overlap", "use_distributed_optimizer",
     "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
+    *megatron_graphs.FIELDS,
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
 _DTYPES = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_recompute, megatron_stages
+from shardwise.frameworks import megatron_graphs, megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import TrainingRun, check_runs, no_number, number
 from shardwise.frameworks.launch import TrainingLaunch
 
@@ -60,6 +60,7 @@ def write(
         values["moe_token_dispatcher_type"] = "alltoall"
     if "tp_comm" in layout.overlap and mesh.tensor > 1:
         values["tp_comm_overlap"] = True
+    values |= megatron_graphs.write(run.job.kernels)
     values |= _sharding(run)
     recompute, notes = megatron_recompute.write(run)
     off = ("use_distributed_optimizer", *megatron_stages.ENDS) if over_recipe else ()
@@ -196,6 +197,7 @@ def read(
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
         overlap=("tp_comm",) if values.get("tp_comm_overlap") is True and tensor > 1 else (),
+        kernels=megatron_graphs.read(values),
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *megatron_recompute.notes(values), *extra_notes),
         **megatron_recompute.read(values),

@@ -74,6 +74,7 @@ def training_plan(
         optimizer=launch.optimizer or "adamw",
         offload=launch.offload,
         overlap=launch.overlap,
+        kernels=launch.kernels if system.chip.kind == "gpu" else (),
         framework=_framework(launch, system.chip),
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )

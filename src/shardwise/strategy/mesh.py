@@ -190,7 +190,7 @@ def _on_torus(
         pipe = names.index("pipe") if "pipe" in names else None
         factorings = _undominated(of_names, torus.shape, torus.wrapped, pipe)
     else:
-        factorings = _as_tuples(_factorings(of_names, torus.shape))
+        factorings = tuple(_factorings(of_names, torus.shape))
     for factors in _without_swaps(factorings, torus):
         borrowed: tuple[Ring, ...] = ()
         if borrow:
@@ -252,25 +252,40 @@ def _torus_span(
     return Span(tuple(rings), hop_s, borrowed=borrowed)
 
 
-def _factorings(sizes: Shape, shape: Shape) -> Factors:
+def _factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
     """Every way to divide a torus among mesh axes: for each mesh axis, its part of each torus axis.
 
     The parts of a mesh axis multiply to its size. They divide what the mesh axes before it leave of
     `shape`.
     """
+    if not sizes:
+        return [()]
+    factorings: list[tuple[Shape, ...]] = []
+    for parts in _splits(sizes[0], shape):
+        remaining = tuple(map(operator.floordiv, shape, parts))
+        factorings += [(parts, *others) for others in _factorings(sizes[1:], remaining)]
+    return factorings
+
+
+def _factoring_arrays(sizes: Shape, shape: Shape) -> Factors:
+    """The same as an array, which is faster where there are many."""
     import numpy as np
 
     factors = np.ones((1, 0, len(shape)), int)
     remaining = np.array([shape])
     for size in sizes:
+        if not len(factors):
+            return np.ones((0, len(sizes), len(shape)), int)
         kinds, kind = np.unique(remaining, axis=0, return_inverse=True)
-        splits = [np.array(_splits(size, tuple(x))).reshape(-1, len(shape)) for x in kinds.tolist()]
+        kind = kind.reshape(-1)
+        splits = [np.array(_splits(size, tuple(x)), int) for x in kinds.tolist()]
+        splits = [of_kind.reshape(-1, len(shape)) for of_kind in splits]
         n_splits = np.array([len(of_kind) for of_kind in splits])
-        n = n_splits[kind.reshape(-1)]
+        n = n_splits[kind]
         before = np.repeat(np.arange(len(factors)), n)
         within = np.arange(len(before)) - np.repeat(np.cumsum(n) - n, n)
         first = np.cumsum(n_splits) - n_splits
-        parts = np.concatenate(splits)[first[kind.reshape(-1)][before] + within]
+        parts = np.concatenate(splits)[first[kind][before] + within]
         factors = np.concatenate([factors[before], parts[:, None]], axis=1)
         remaining = remaining[before] // parts
     return factors
@@ -291,11 +306,13 @@ def _undominated(
         shape, wrapped: those of the torus.
         pipe: index of the mesh axis `pipe`, if there is one.
     """
+    if math.prod(len(_splits(size, shape)) for size in sizes) <= MAX_EXHAUSTIVE:
+        return tuple(_factorings(sizes, shape))
+    factors = _factoring_arrays(sizes, shape)
+    if len(factors) <= MAX_EXHAUSTIVE:
+        return _as_tuples(factors)
     import numpy as np
 
-    factors = _factorings(sizes, shape)
-    if len(factors) <= MAX_EXHAUSTIVE or not sizes:
-        return _as_tuples(factors)
     ends = np.cumprod(factors, axis=1)
     closed = (ends == np.array(shape)) & np.array(wrapped)
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)

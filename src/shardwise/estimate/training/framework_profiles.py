@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from shardwise.errors import BadInput
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import Chip
-from shardwise.vocabulary import FRAMEWORKS, UNKNOWN_FRAMEWORK
+from shardwise.vocabulary import DEFAULT_OVERLAPS, FRAMEWORKS, GRAPH_SHARES, UNKNOWN_FRAMEWORK
 from shardwise.workload import Train
 
 # Framework -> its profile, where it is not that of `FusionProfile()`:
@@ -34,6 +35,8 @@ _PROFILES = {
     "megatron-deepspeed": FusionProfile(fused=False, flash=False, fused_gradient_add=False),
     "nanotron": FusionProfile(fused_gradient_add=False),
 }
+# Framework -> what it overlaps by default beyond `DEFAULT_OVERLAPS`: NeMo's user buffers.
+FRAMEWORK_OVERLAPS = {"nemo": ("tp_comm",)}
 ON_TPU = ("maxtext", UNKNOWN_FRAMEWORK)
 PROFILES = MappingProxyType({name: _PROFILES.get(name, FusionProfile()) for name in FRAMEWORKS})
 
@@ -55,5 +58,24 @@ def framework_of(job: Train, chip: Chip) -> str:
 
 
 def profile_of(job: Train, chip: Chip) -> FusionProfile:
-    """The kernels and fusions of a job's framework."""
-    return PROFILES[framework_of(job, chip)]
+    """The kernels and fusions of a job's framework, with the settings of the job.
+
+    Raises:
+        BadInput: the framework does not run on the chip, or the chip has no such settings.
+    """
+    profile = PROFILES[framework_of(job, chip)]
+    if not job.kernels:
+        return profile
+    if chip.kind != "gpu":
+        raise BadInput(f"{', '.join(job.kernels)}: settings of kernels on GPUs, not {chip.name}.")
+    return replace(
+        profile,
+        captured=min(1.0, sum(GRAPH_SHARES.get(word, 0.0) for word in job.kernels)),
+        narrow_attention="fp8_attention" in job.kernels,
+    )
+
+
+def overlaps_of(job: Train) -> tuple[str, ...]:
+    """Communication that overlaps with compute under a job's framework."""
+    by_framework = FRAMEWORK_OVERLAPS.get(job.framework, ())
+    return tuple(dict.fromkeys((*DEFAULT_OVERLAPS, *by_framework, *job.overlap)))

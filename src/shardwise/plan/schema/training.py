@@ -33,6 +33,7 @@ class PlannedWork:
     Args:
         remat: the requested policy; "auto" if the search chose it.
         framework: the requested framework; "" if none was named.
+        kernels: the requested settings of its kernels.
     """
 
     kind: Literal["train"]
@@ -43,6 +44,7 @@ class PlannedWork:
     optimizer: str
     remat: str = "auto"
     framework: str = ""
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +285,7 @@ class Plan(PlanDocument):
             optimizer=work.optimizer,
             remat=work.remat,
             framework=work.framework,
+            kernels=work.kernels,
             overlap=tuple(word for word in strategy.overlap if word in OPTIONAL_OVERLAPS),
             offload=tuple(word for word in strategy.offload if word in OPTIONAL_OFFLOADS),
             **dtypes,

@@ -209,6 +209,7 @@ def _record_plan(
             optimizer=job.optimizer,
             remat=job.remat,
             framework=job.framework,
+            kernels=job.kernels,
         ),
         strategy=training.PlannedStrategy(
             mesh=sizes,

@@ -28,6 +28,8 @@ def rebuild(plan: Plan) -> Case:
         system = system_of(plan.hardware)
     with errors_at("$.workload.framework"):
         Train(batch=1, seq=1, framework=plan.workload.framework)
+    with errors_at("$.workload.kernels"):
+        Train(batch=1, seq=1, kernels=plan.workload.kernels)
     with errors_at("$.workload or $.strategy.precision"):
         job = plan.job
     with errors_at("$.strategy"):

@@ -47,6 +47,7 @@ Array = jax.Array
 
 BLOCK_TOKENS = 16
 LATENT_WEIGHTS = ("w_uk", "w_uv")  # which latent attention multiplies in either order
+Caches = list[Tree]
 LANES = 128  # of a TPU, see `kernels.paged`
 
 
@@ -213,9 +214,7 @@ class PagedForward:
         engine = self.engine
         rows = engine.row_spec
         vocab_axes = engine.table.mesh.axis_names(("tensor",)) or None
-        logits_spec = PartitionSpec(*rows, vocab_axes)
-        if all_logits:
-            logits_spec = PartitionSpec(*rows, None, vocab_axes)
+        logits_spec = PartitionSpec(*rows, *[None] * all_logits, vocab_axes)
 
         def local(
             weights: Tree,
@@ -262,14 +261,13 @@ class PagedForward:
         engine = self.engine
         kv = engine.kv
         settings = head_settings = engine.settings(engine.job.context)
-        if shards_tokens := sequence_parallel.shards_tokens(engine, tokens.n_tokens):
+        shards_tokens = sequence_parallel.shards_tokens(engine, tokens.n_tokens)
+        if shards_tokens:
             settings = sequence_parallel.sharded(settings)
         outer = without_accumulators(weights["outer"])
         x_BTD = self._embedded(settings, of_chip(kv, tokens_BT), outer, tokens)
 
-        def run_layers(
-            x_BTD: Array, cache: list[Tree], tokens: NewTokens
-        ) -> tuple[Array, list[Tree]]:
+        def run_layers(x_BTD: Array, cache: Caches, tokens: NewTokens) -> tuple[Array, Caches]:
             of_pass = replace(settings, is_token_BT=of_chip(kv, tokens.is_token_BT))
             return self._run_layers(of_pass, x_BTD, weights["layers"], cache, tokens)
 
@@ -278,8 +276,8 @@ class PagedForward:
         else:
             x_BTD, cache = run_layers(x_BTD, cache, tokens)
         if shards_tokens:
-            last_of = None if all_logits else tokens.new_B
-            x_BTD = sequence_parallel.on_all_chips(settings, x_BTD, last_of)
+            new_B = None if all_logits else tokens.new_B
+            x_BTD = sequence_parallel.on_all_chips(settings, x_BTD, new_B)
         elif all_logits:
             x_BTD = of_all(kv, x_BTD, *tokens_BT.shape)
         else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import BadShape
+from shardwise.estimate.training.framework_profiles import overlaps_of
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices, Fixed, check_fixed
 from shardwise.search.training.framework_limits import remat_policies, runs_form
@@ -21,7 +22,6 @@ from shardwise.strategy.layout import Form, recomputed_parts
 from shardwise.strategy.mesh import INSIDE_OUT
 from shardwise.vocabulary import (
     CONTEXT_KINDS,
-    DEFAULT_OVERLAPS,
     NO_SCHEDULE,
     PARTS,
     REMAT_POLICIES,
@@ -116,7 +116,7 @@ class Group:
                 loss_chunks=int(fixed.get("loss_chunks", 1)),
                 recomputed=recomputed,
                 sequence_parallel=self.sequence_parallel,
-                overlap=(*DEFAULT_OVERLAPS, *job.overlap),
+                overlap=overlaps_of(job),
                 offload=job.offload,
             )
 

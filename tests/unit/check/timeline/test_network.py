@@ -150,3 +150,26 @@ def test_more_bytes_never_take_less(kind, few, more):
     network = Network(system, row_major_places(system))
     route = network.route(kind, np.arange(64).reshape(32, 2))
     assert route.time_s(min(few, more)) <= route.time_s(max(few, more))
+
+
+def ring(order):
+    return [(a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [("v5e:4x2", (2, 4, 6, 7, 5, 3, 1, 0)), ("v5p:4x4x4", (0, 16, 32, 48))],
+)
+def test_the_two_directions_of_a_ring_share_no_link(name, order):
+    network = Network(system=parse_system(name), places=row_major_places(parse_system(name)))
+    forward = network.route("permute", np.array(ring(order)))
+    backward = network.route("permute", np.array(ring(order[::-1])))
+    assert forward.price == backward.price
+    for one, other in zip(forward.engines, backward.engines, strict=True):
+        assert {one, other} == {f"{one[0]} forward", f"{one[0]} backward"}
+
+
+def test_a_ring_along_a_line_uses_both_directions_of_its_links():
+    system = parse_system("v5e:4x2")
+    network = Network(system=system, places=row_major_places(system))
+    assert network.route("permute", np.array(ring((0, 2, 4, 6)))).engines == ("x",)

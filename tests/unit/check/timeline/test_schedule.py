@@ -191,3 +191,13 @@ def test_bars_of_one_engine_do_not_overlap_and_fill_its_time(steps):
         kinds = ("compute",) if engine == CORE else ("all_gather",)
         shown = sum(s.seconds for s in spans if s.kind in kinds)
         assert math.isclose(shown, line.busy_s.get(engine, 0.0), abs_tol=1e-6)
+
+
+def test_permutes_in_opposite_directions_of_an_axis_run_at_once():
+    def steps(*engines):
+        sends = [send(f"p{i}", 2.0, engines=(name,)) for i, name in enumerate(engines)]
+        return (*sends, *(Await(name=one.name) for one in sends))
+
+    assert simulate(steps("x forward", "x backward")).step_s == 2.0
+    assert simulate(steps("x forward", "x forward")).step_s == 4.0
+    assert simulate(steps("x forward", "x", "x backward")).step_s == 6.0

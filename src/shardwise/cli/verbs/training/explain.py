@@ -24,6 +24,7 @@ def run(
     fix: options.FixedSettings = "",
     remat: options.RematPolicy = "auto",
     framework: options.TrainingFramework = "",
+    kernels: options.KernelSettings = "",
     peak: options.PeakRates = False,
     what_if: options.WhatIfFactors = "",
     verbose: options.Verbose = False,
@@ -49,6 +50,7 @@ def run(
         remat,
         precision=precision,
         framework=framework,
+        kernels=kernels,
     )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}

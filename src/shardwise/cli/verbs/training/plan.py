@@ -58,6 +58,7 @@ def run(
     overlap: options.ChosenOverlap = "",
     offload: options.OffloadedState = "",
     framework: options.TrainingFramework = "",
+    kernels: options.KernelSettings = "",
     peak: options.PeakRates = False,
     mtbf: Annotated[str, rates("--mtbf TIME", "between failures of one chip: 50000h")] = "",
     restart: Annotated[
@@ -99,6 +100,7 @@ def run(
         offload,
         precision,
         framework,
+        kernels,
     )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}

@@ -9,6 +9,7 @@ from shardwise.search.training import framework_limits
 from shardwise.vocabulary import (
     FRAMEWORK_ALIASES,
     FRAMEWORKS,
+    KERNELS,
     OPTIONAL_OFFLOADS,
     OPTIONAL_OVERLAPS,
     REMAT_WORDS,
@@ -35,6 +36,7 @@ def read_job(
     offload: str = "",
     precision: str = "",
     framework: str = "",
+    kernels: str = "",
 ) -> sw.Train:
     """Parse the texts of the options of a training step; an empty text is an option not given.
 
@@ -55,6 +57,7 @@ def read_job(
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
     inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
+    settings = inputs.read(parse_choices, kernels, "setting of kernels", KERNELS)
     inputs.done()
     dtypes = framework_limits.state_of(framework, dtype)
     if precision:
@@ -71,6 +74,7 @@ def read_job(
         overlap=overlaps,
         offload=offloads,
         framework=framework,
+        kernels=settings,
     )
 
 
