@@ -25,6 +25,7 @@ from shardwise.train.run import METRICS
 from shardwise.train.run_folder import PLAN_FILE
 
 LINES = ".jsonl"
+LEAST_OF_STEP = {"step", "step_s"}  # what a line of any trainer has
 NOT_FINITE = ("nan", "inf", "-inf")  # as metrics.jsonl writes them
 KINDS = (
     "a plan.json, a folder or metrics.jsonl of shardwise train, a trace or the saved "
@@ -96,7 +97,7 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
     for number, line in enumerate(metrics.read_text(encoding="utf-8").splitlines(), 1):
         try:
             document = json.loads(line)
-            if names <= document.keys():
+            if document.keys() >= LEAST_OF_STEP:
                 record = msgspec.convert(_numbers(document, names), StepRecord)
                 if not 0 < record.step_s < math.inf:
                     raise BadFile(
@@ -105,9 +106,12 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
                     )
                 records.append(record)
             elif "step" in document:
-                missing |= names - document.keys()
+                missing |= LEAST_OF_STEP - document.keys()
         except (ValueError, AttributeError, msgspec.ValidationError):
-            raise BadFile(f"{metrics}: line {number} is no step of shardwise train.") from None
+            raise BadFile(
+                f"{metrics}: line {number} is no step of shardwise train. Of another trainer, give "
+                'lines as {"step": 1, "step_s": 2.5}.'
+            ) from None
     if not records and missing:
         raise BadFile(f"{metrics}: its steps lack {', '.join(sorted(missing))}.")
     if not records:
@@ -117,8 +121,12 @@ def _read_run(metrics: Path, plan: Path) -> RunLog:
 
 
 def _numbers(document: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """The fields of a step; numbers that are not finite are texts in the file."""
-    values = {name: document[name] for name in names}
+    """The fields of a step; numbers that are not finite are texts in the file.
+
+    What another trainer does not log is not a number.
+    """
+    unknown = {"steps": document["step"], "bad": False, "memory_bytes": None}
+    values = {name: document.get(name, unknown.get(name, math.nan)) for name in names}
     for name, value in values.items():
         if value in NOT_FINITE:
             values[name] = float(value)

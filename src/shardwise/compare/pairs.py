@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from shardwise.compare import groups
@@ -92,9 +93,14 @@ def compare_runs(first: RunLog, second: RunLog) -> PairComparison:
         second=second.path,
         settings=tuple(settings),
         rows=(pair_row(groups.STEP, steps[0].typical_s, steps[1].typical_s),),
-        figures=tuple(figures),
+        figures=tuple(figure for figure in figures if is_known(figure)),
         noise=max(steps[0].noise, steps[1].noise),
     )
+
+
+def is_known(row: PairRow) -> bool:
+    """Whether both runs log a quantity."""
+    return not math.isnan(row.first + row.second)
 
 
 def _choices(plan: AnyPlan) -> dict[str, str]:

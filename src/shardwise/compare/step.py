@@ -242,7 +242,7 @@ def _figures(
                 planned=row.planned_bytes,
                 compiled=row.compiled_bytes,
             )
-    if run is not None:
+    if run is not None and not math.isnan(run.records[-1].loss):
         yield Figure(quantity="loss", measured=run.records[-1].loss)
     if isinstance(plan, ServingPlan) and load is not None:
         yield from _load_figures(plan, load)

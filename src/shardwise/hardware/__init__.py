@@ -12,7 +12,7 @@ from shardwise.hardware.figure import Figure, show_value
 from shardwise.hardware.load import load_chip
 from shardwise.hardware.shape import Shape, parse_shape, show_shape
 from shardwise.hardware.switched import FatTree, Switched, fat_tree
-from shardwise.hardware.system import System, chip_of, parse_chip, parse_system
+from shardwise.hardware.system import System, chip_of, domain_size, parse_chip, parse_system
 from shardwise.hardware.torus import Torus, legal_slices, make_slice, wrap_axes
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "chip_names",
     "chip_of",
     "diff",
+    "domain_size",
     "fat_tree",
     "find_chip",
     "legal_slices",

@@ -199,7 +199,7 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
             f"{n_chips} devices."
         )
     if chip.node:
-        domain = _domain(chip.node.n_gpus, chip.chips_per_host or chip.node.n_gpus, n_chips)
+        domain = domain_size(chip, n_chips)
     elif n_chips > 1 and chip.kind == "gpu":
         raise BadShape(
             f"{chip.name}:{n_chips} has no links: no public source says how several "
@@ -209,15 +209,16 @@ def _switched(chip: Chip, size: str, sliced: bool) -> Switched:
     return Switched(n_gpus=n_chips, domain=domain)
 
 
-def _domain(rack: int, host: int, n_chips: int) -> int:
+def domain_size(chip: Chip, n_chips: int) -> int:
     """GPUs of each domain: all of a node; of a rack, as many in each of as few racks as possible.
 
     Jobs on racks of 72 leave some hosts of each rack free, so that all racks hold a power of two.
 
     Args:
-        rack: most GPUs of a domain.
-        host: GPUs of a host, which is used as a whole.
+        chip: a GPU whose node has a figure.
     """
+    rack = chip.node.n_gpus if chip.node else 1
+    host = chip.chips_per_host or rack  # which is used as a whole
     if n_chips <= rack or host >= rack:
         return rack
     for n_racks in range(-(-n_chips // rack), int(n_chips / (LEAST_OF_RACK * rack)) + 1):

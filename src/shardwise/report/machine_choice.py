@@ -36,10 +36,14 @@ def training_blocks(choice: TrainingChoice, *, saved: str = "") -> Iterator[Bloc
         for row in choice.front[:MAX_ROWS]
     ]
     yield table([">run", ">cost", ">chips", "!hardware", ">MFU", "!rates", "mesh"], rows)
-    yield labelled(_prices(choice.prices, choice.without_price))
+    notes = [*_prices(choice.prices, choice.without_price)]
+    if choice.largest:
+        largest = ", ".join(f"{name} {n:,}" for name, n in choice.largest.items())
+        notes.append(("largest", f"{largest} chips: one slice, or nodes without network figures"))
+    yield labelled(notes)
     yield quiet(
         f"{choice.n_searched} machines searched, in sizes that double; no machine here is both "
-        "cheaper and faster than another"
+        "cheaper and faster than another. Larger batches keep more chips busy: --batch"
     )
     if saved:
         yield quiet(f"saved {saved}: the plan of {choice.chosen.hardware}")

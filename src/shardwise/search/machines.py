@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.hardware import Chip, Switched, System, legal_slices
+from shardwise.hardware import Chip, Switched, System, domain_size, legal_slices
 
 MAX_CHIPS = 2**17  # GPU counts are tried up to this one
 
@@ -58,7 +58,8 @@ def machines_between(smaller: System, larger: System) -> Iterator[System]:
 def doubling_machines(chip: Chip, max_chips: int) -> Iterator[System]:
     """Machines of `chip`, each with at least twice the chips of the one before, smallest first.
 
-    Of the slices of a TPU with equal numbers of chips, the most compact one.
+    Of the slices of a TPU with equal numbers of chips, the most compact one. Racks whose GPUs are
+    no power of two are also used in part: few batches and experts divide among 9 x 2^n GPUs.
     """
     least_chips = 1
     systems = sorted(machines_of(chip), key=lambda system: (system.n_chips, _longest(system)))
@@ -66,6 +67,17 @@ def doubling_machines(chip: Chip, max_chips: int) -> Iterator[System]:
         if least_chips <= system.n_chips <= max_chips:
             yield system
             least_chips = 2 * system.n_chips
+    if chip.node and not chip.ici and chip.node.n_gpus & (chip.node.n_gpus - 1):
+        yield from _partial_racks(chip, min(max_chips, systems[-1].n_chips))
+
+
+def _partial_racks(chip: Chip, max_chips: int) -> Iterator[System]:
+    """Machines of 2, 4, 8 ... GPUs that are more than a rack."""
+    n_chips = 1 << (chip.node.n_gpus if chip.node else 1).bit_length()
+    while n_chips <= max_chips:
+        topology = Switched(n_gpus=n_chips, domain=domain_size(chip, n_chips))
+        yield System(name=f"{chip.spelling}:{n_chips}", chip=chip, topology=topology)
+        n_chips *= 2
 
 
 def _longest(system: System) -> int:

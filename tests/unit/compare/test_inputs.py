@@ -8,16 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.compare.inputs import read_input
+from shardwise.compare.inputs import RunLog, read_input
+from shardwise.compare.pairs import compare_runs
 from shardwise.errors import BadFile
 from shardwise.train.metrics import StepRecord
 
 
-def test_steps_of_another_program_lack_fields_that_are_named(tmp_path: Path) -> None:
+def lines(path: Path, *documents: dict[str, object]) -> str:
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    return str(path)
+
+
+def test_steps_of_another_trainer_need_a_number_and_a_time(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text(json.dumps({"step": 1, "loss": 2.0, "step_s": 0.5}) + "\n")
-    with pytest.raises(BadFile, match=r"its steps lack bad, eta_s, .*, upper\.$"):
-        read_input(str(metrics))
+    run = read_input(lines(metrics, *({"step": n, "step_s": 0.5, "lr": 1} for n in (1, 2))))
+    assert isinstance(run, RunLog)
+    assert [(record.step, record.step_s) for record in run.records] == [(1, 0.5), (2, 0.5)]
+    (row,) = [*compare_runs(run, run).rows, *compare_runs(run, run).figures]
+    assert (row.group, row.first) == ("step", 0.5)  # neither logs its loss or tokens
+    with pytest.raises(BadFile, match=r"its steps lack step_s\.$"):
+        read_input(lines(metrics, {"step": 1, "loss": 2.0}))
+    with pytest.raises(BadFile, match=r'line 1 .* lines as \{"step": 1, "step_s": 2\.5\}'):
+        read_input(lines(metrics, {"step": 1, "step_s": "fast"}))
 
 
 def test_a_file_without_steps_says_how_they_are_written(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from shardwise import units
 from shardwise.errors import BadInput, NoPlan, ShardwiseError
 from shardwise.estimate.chip_memory import capacity_bytes
+from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
@@ -76,6 +77,7 @@ class TrainingChoice:
         prices: chip -> dollars of a chip-hour, and the month of that price.
         without_price: chips that have no price, and are not compared.
         n_searched: machines of which the best plan was searched.
+        largest: chip -> chips of its largest machine, where that is below `MAX_CHIPS`.
     """
 
     model: str
@@ -88,6 +90,7 @@ class TrainingChoice:
     prices: dict[str, ChipPrice]
     without_price: tuple[str, ...]
     n_searched: int
+    largest: dict[str, int]
 
     @property
     def cheapest(self) -> TrainingMachine:
@@ -222,6 +225,11 @@ def choose(
     priced, without_price = split_by_price(chips)
     search = _Search(model, job, peak)
     able = [chip for chip in priced if _computes(chip, job)]
+    if not able:
+        under = f" under {job.framework}" if job.framework else ""
+        raise BadInput(
+            f"none of {', '.join(chip.name for chip in priced)} trains in {job.compute}{under}."
+        )
     systems = search.machines(able)
     seconds = float("inf") if within_s is None else within_s
     usd = float("inf") if budget_usd is None else budget_usd
@@ -240,6 +248,7 @@ def choose(
         prices={chip.name: price_of(chip) for chip in priced if chip.name in planned},
         without_price=without_price,
         n_searched=len(search.searched),
+        largest=_largest(able),
     )
 
 
@@ -255,11 +264,21 @@ def chosen_system(choice: TrainingChoice, chips: Sequence[Chip]) -> System:
 
 
 def _computes(chip: Chip, job: Train) -> bool:
-    """Whether the chip has products of the job's dtype."""
+    """Whether the chip has products of the job's dtype, and runs its framework."""
     try:
+        profile_of(job, chip)
         return bool(chip.peak(job.compute))
     except ShardwiseError:
         return False
+
+
+def _largest(chips: Sequence[Chip]) -> dict[str, int]:
+    """Chips of the largest machines of a slice, or of a node whose network has no figure."""
+    largest = {
+        chip.name: max(system.n_chips for system in doubling_machines(chip, MAX_CHIPS))
+        for chip in chips
+    }
+    return {name: n for name, n in largest.items() if 2 * n <= MAX_CHIPS}
 
 
 def _usd(system: System, seconds: float) -> float:

@@ -4,6 +4,7 @@ finds it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import shardwise as sw
 from shardwise.errors import BadInput, NoPlan
 from shardwise.plan.machine_front import catalog_chips, pareto_front
 from shardwise.plan.training.choice import TrainingChoice, choose, chosen_system
+from shardwise.search.machines import doubling_machines
 from shardwise.search.training import rank
 
 DAY = 86400.0
@@ -126,3 +128,22 @@ def test_the_catalogue_has_no_desktops() -> None:
 def test_a_front_keeps_one_of_equal_rows(unbounded: TrainingChoice) -> None:
     first = unbounded.front[0]
     assert pareto_front([first, first]) == [first]
+
+
+def test_racks_are_also_used_in_part() -> None:
+    sizes = {system.n_chips for system in doubling_machines(sw.chip("gb200"), 2048)}
+    assert {144, 1152, 128, 1024, 2048} <= sizes
+    part = next(s for s in doubling_machines(sw.chip("gb200"), 2048) if s.n_chips == 2048)
+    assert part == sw.hardware("gb200:2048")
+
+
+def test_chips_on_which_the_framework_does_not_run_are_left_out() -> None:
+    job = dataclasses.replace(JOB, framework="megatron")
+    assert set(choose(MODEL, CHIPS, job).prices) == {"h100"}
+    with pytest.raises(BadInput, match="none of v5p trains in bf16 under megatron"):
+        choose(MODEL, [sw.chip("v5p")], job)
+
+
+def test_the_largest_machines_are_said() -> None:
+    choice = choose(MODEL, [sw.chip("mi300x"), sw.chip("h100"), sw.chip("v6e")], JOB)
+    assert choice.largest == {"mi300x": 8, "v6e": 256}
