@@ -149,8 +149,11 @@ def usual_cache(weights: str, chip: Chip | None) -> str:
 def usual_compute(weights: str, chip: Chip | None) -> str:
     """The dtype of matmuls: that of the weights if the chip has a peak for it, otherwise bf16.
 
-    CPUs compute in fp32, as the runtime does there.
+    CPUs compute in fp32, as the runtime does there. GPUs with 4-bit matmuls multiply MXFP4 weights
+    by MXFP8 activations, as vLLM and TensorRT-LLM do.
     """
     if chip and chip.kind == "cpu":
         return "fp32"
+    if chip and weights == "mxfp4" and "fp4" in chip.peak_flops_per_s:
+        return "fp8"
     return weights if chip and weights in chip.peak_flops_per_s else "bf16"
