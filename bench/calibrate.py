@@ -17,7 +17,7 @@ import datetime
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from hierarchy import LEVELS, POWER, PRIORS, RATES, Fit, Hierarchy, Row
 
 from shardwise.errors import ShardwiseError
 from shardwise.estimate.calibration import architecture_of, power_ratio, training_fit
+from shardwise.formulas.flops import mfu
+from shardwise.models import count
 from shardwise.search.training.practice import ROLES, SIZED_ROLES, PublishedLayout
 from shardwise.validate import Run, load
 from shardwise.validate.records.scoring import is_calibration_group
@@ -81,7 +83,22 @@ def published_layouts(runs: Iterable[Run]) -> list[PublishedLayout]:
     return layouts
 
 
-def practice_document(layouts: Iterable[PublishedLayout]) -> str:
+def best_mfu(runs: Iterable[Run]) -> dict[tuple[str, str], float]:
+    """(chip, dtype of matmuls) -> highest MFU of published runs that train all weights."""
+    best: dict[tuple[str, str], float] = {}
+    for run in runs:
+        chip, dtype = run.system.chip, run.job.compute
+        if run.packed or run.task == "lora" or dtype not in chip.peak_flops_per_s:
+            continue
+        flops = count.model_flops_per_token(run.config, run.job.seq) * run.job.tokens_per_step
+        reached = mfu(flops, run.measured_step_s, run.system.n_chips, chip.peak(dtype))
+        best[chip.name, dtype] = max(best.get((chip.name, dtype), 0.0), float(reached))
+    return best
+
+
+def practice_document(
+    layouts: Iterable[PublishedLayout], best: Mapping[tuple[str, str], float]
+) -> str:
     """Text of `practice.toml`."""
     return "\n".join(
         [
@@ -89,7 +106,10 @@ def practice_document(layouts: Iterable[PublishedLayout]) -> str:
             f"# {', '.join(PublishedLayout._fields)}",
             "layouts = [",
             *(f"  {json.dumps(layout)}," for layout in layouts),
-            "]\n",
+            "]",
+            "[mfu]  # the highest of published runs",
+            *(f"{chip}.{dtype} = {value:.3f}" for (chip, dtype), value in sorted(best.items())),
+            "",
         ]
     )
 
@@ -223,7 +243,9 @@ def main() -> int:
         file.write_text(document_of(hierarchy, fit, spread), encoding="utf-8")
         ratios = np.exp(predictions["group"] - hierarchy.measured)
         file = PACKAGE / "search/training/practice.toml"
-        file.write_text(practice_document(published_layouts(core_runs())), encoding="utf-8")
+        runs = [*core_runs()]
+        document = practice_document(published_layouts(runs), best_mfu(runs))
+        file.write_text(document, encoding="utf-8")
         pairs = zip(hierarchy.rows, ratios, strict=True)
         left_out = {row.id: round(float(ratio), 4) for row, ratio in pairs}
         text = json.dumps(left_out, indent=0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwise.search.training.practice import published_layouts
+from shardwise.search.training.practice import best_published_mfu, published_layouts
 from shardwise.validate import Run, load
 from tests.benches import imported
 
@@ -80,8 +80,13 @@ def test_data_narrow_the_deviations(few: tuple[ModuleType, ModuleType, Any, Any]
 def test_the_file_of_practice_is_that_of_the_records() -> None:
     with pytest.MonkeyPatch.context() as patch:
         (calibrate,) = imported(patch, "calibrate")
-        layouts = calibrate.published_layouts(calibrate.core_runs())
+        runs = [*calibrate.core_runs()]
+        layouts = calibrate.published_layouts(runs)
+        best = calibrate.best_mfu(runs)
         assert list(published_layouts()) == layouts
-        assert tomllib.loads(calibrate.practice_document(layouts))["layouts"] == [
-            list(layout) for layout in layouts
-        ]
+        document = tomllib.loads(calibrate.practice_document(layouts, best))
+        assert document["layouts"] == [list(layout) for layout in layouts]
+    assert best_published_mfu("mi300x", "bf16") is None
+    for (chip, dtype), reached in best.items():
+        assert best_published_mfu(chip, dtype) == pytest.approx(reached, abs=1e-3)
+        assert 0.1 < reached < 0.8

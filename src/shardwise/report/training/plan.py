@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwise import units
-from shardwise.estimate.calibration import MEASURED
+from shardwise.estimate.calibration import MEASURED, PEAK
 from shardwise.plan import Plan
 from shardwise.plan.schema.training import PlannedGoodput
 from shardwise.plan.schema.training_reasons import (
@@ -32,6 +32,7 @@ from shardwise.report.words import (
     percent,
     seconds_span,
 )
+from shardwise.search.training.practice import best_published_mfu
 from shardwise.vocabulary import UNKNOWN_FRAMEWORK
 from shardwise.workload import OPTIMIZER_MOMENTS
 
@@ -159,6 +160,7 @@ def _times(plan: Plan) -> Iterator[tuple[str, str]]:
         + _chip_price(plan)
         + f" ({_source(plan)})",
     )
+    yield from _beyond_practice(plan)
     if estimate.goodput:
         yield "failures", _failures(estimate.goodput)
     yield (
@@ -328,6 +330,15 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
         is_small = isinstance(reason, Bubble) and reason.share < SMALL_BUBBLE
         if not (crowded and (is_small or isinstance(reason, TokensPerChip))):
             yield reason_text(reason)
+
+
+def _beyond_practice(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The highest published MFU on the chip, where the plan expects more."""
+    dtype = plan.strategy.precision["compute"]
+    best = best_published_mfu(plan.hardware.chip, str(dtype))
+    own_rates = plan.estimate.rates.name in (PEAK.name, MEASURED.name)
+    if best and not own_rates and plan.estimate.mfu > best:
+        yield "beyond", f"the best published run on {plan.hardware.chip}: MFU {percent(best)}"
 
 
 def _practice(plan: Plan) -> Iterator[str]:

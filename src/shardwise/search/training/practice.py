@@ -15,7 +15,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwise.arrays import Num
 from shardwise.estimate.calibration import KINDS, MEASURED, PEAK, Calibration
@@ -62,10 +62,21 @@ class PublishedLayout(NamedTuple):
 
 
 @functools.cache
-def published_layouts() -> tuple[PublishedLayout, ...]:
+def _content() -> dict[str, Any]:
     """Content of `practice.toml`."""
-    text = (files(__package__) / "practice.toml").read_text(encoding="utf-8")
-    return tuple(PublishedLayout(*row) for row in tomllib.loads(text)["layouts"])
+    return tomllib.loads((files(__package__) / "practice.toml").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def published_layouts() -> tuple[PublishedLayout, ...]:
+    """Layouts of published runs."""
+    return tuple(PublishedLayout(*row) for row in _content()["layouts"])
+
+
+def best_published_mfu(chip: str, dtype: str) -> float | None:
+    """The highest MFU of published runs on a chip with matmuls in a dtype; None without any."""
+    best: float | None = _content()["mfu"].get(chip, {}).get(dtype)
+    return best
 
 
 def is_known(system: System, cal: Calibration) -> bool:
