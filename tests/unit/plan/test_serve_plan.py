@@ -195,3 +195,16 @@ def test_refusals() -> None:
         sw.plan(LLAMA, system, sw.Serve(context=8192, batch=1000))
     with pytest.raises(BadInput, match="disaggregate"):
         sw.plan(LLAMA, system, sw.Train(batch=8, seq=64), disaggregate=True)  # type: ignore[call-overload]
+
+
+def test_a_partly_filled_machine_is_read_again(tmp_path: object) -> None:
+    job = sw.Serve(prompt=2048, output=512, engine="vllm", weights="fp8", kv="fp8")
+    plan = sw.plan(sw.model("deepseek-v3"), sw.hardware("gb200:72"), job)
+    assert plan.strategy.engine_chips < plan.strategy.n_chips == 72
+    path = f"{tmp_path}/plan.json"
+    plan.save(path)
+    assert sw.load(path) == plan
+    strategy = replace(plan.strategy, n_chips=73)
+    replace(plan, strategy=strategy).save(path)
+    with pytest.raises(BadFile, match="n_chips is 73"):
+        sw.load(path)

@@ -83,7 +83,7 @@ class ServingStrategy:
         servers: decode engines; they also prefill if `prefill` is None.
         prefill: separate prefill engines, or None.
         disaggregated: whether there are separate prefill engines.
-        n_chips: chips of all engines.
+        n_chips: chips of all engines; on one machine also those that are too few for another.
         searched: what the search was given: "machine" for one machine, "chip" for a chip, whose
             machines it compares.
         rule: the objective and bounds of the search.
@@ -101,6 +101,12 @@ class ServingStrategy:
     rule: Rule
     fixed: dict[str, int | str]
     most: dict[str, int]
+
+    @property
+    def engine_chips(self) -> int:
+        """Chips of all engines."""
+        engines = [self.servers, self.prefill] if self.prefill else [self.servers]
+        return sum(each.count * each.n_chips for each in engines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,11 +60,13 @@ def plan_problems(plan: ServingPlan) -> list[str]:
 def _deployment_facts(plan: ServingPlan, engines: Mapping[str, PlannedEngines]) -> Iterator[Fact]:
     strategy = plan.strategy
     servers = strategy.servers
-    n_chips = sum(each.count * each.n_chips for each in engines.values())
     of_servers = "that of $.strategy.servers"
     yield Fact("$.strategy.mesh", strategy.mesh, of_servers, servers.mesh)
     yield Fact("$.hardware.name", plan.hardware.name, of_servers, servers.hardware)
-    yield Fact("$.strategy.n_chips", strategy.n_chips, "count x n_chips of the engines", n_chips)
+    n_chips = strategy.engine_chips
+    if strategy.searched == "chip" or not n_chips <= strategy.n_chips <= plan.hardware.n_chips:
+        source = "count x n_chips of the engines"
+        yield Fact("$.strategy.n_chips", strategy.n_chips, source, n_chips)
     has_prefill = strategy.prefill is not None
     source = "whether there are prefill engines"
     yield Fact("$.strategy.disaggregated", strategy.disaggregated, source, has_prefill)

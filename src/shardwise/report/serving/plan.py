@@ -160,7 +160,11 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
 def _total(plan: ServingPlan) -> str:
     """Chips, throughput and price of the deployment, and the rule that chose it."""
     estimate = plan.estimate
-    text = f"{chips(plan.strategy.n_chips)}, {_rate(estimate.tokens_per_s)} tokens/s"
+    text = chips(plan.strategy.n_chips)
+    idle = plan.strategy.n_chips - plan.strategy.engine_chips
+    if idle:
+        text += f" ({idle:,} idle: too few for another engine)"
+    text += f", {_rate(estimate.tokens_per_s)} tokens/s"
     if estimate.requests_per_s is not None:
         text += f", {_rate(estimate.requests_per_s)} requests/s"
     if plan.workload.rate and estimate.most_requests_per_s and not estimate.traffic:
