@@ -112,6 +112,8 @@ class Disaggregation(Reason):
         disaggregated: whether this other deployment has separate prefill engines.
         n_chips: its chips; None if no such deployment meets the bounds. The numbers below are
             then 0.
+        must_gain: share by which its TPOT had to be shorter for it to be chosen, where it is
+            compared on time with a simpler deployment of as many chips.
     """
 
     constraint: Literal["disaggregation"] = "disaggregation"
@@ -120,6 +122,7 @@ class Disaggregation(Reason):
     tpot_s: float = 0.0
     ttft_s: float = 0.0
     tokens_per_s_per_chip: float = 0.0
+    must_gain: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

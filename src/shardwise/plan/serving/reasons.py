@@ -28,6 +28,7 @@ from shardwise.plan.schema.serving_reasons import (
 from shardwise.plan.serving.time_parts import decode_range, largest, parts
 from shardwise.plan.serving.unserved import unserved_layout
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.choose import CLEAR_GAIN
 from shardwise.search.serving.layouts import engine_machine
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.strategy.mesh import Mesh, Placement, place
@@ -233,6 +234,7 @@ def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> It
     if opposite is None:
         yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
+    is_handicapped = chosen.job.rate and disaggregated and opposite.chips == chosen.chips
     yield Disaggregation(
         margin=opposite.chips / chosen.chips,
         disaggregated=disaggregated,
@@ -240,6 +242,7 @@ def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> It
         tpot_s=opposite.tpot_s,
         ttft_s=opposite.ttft_s,
         tokens_per_s_per_chip=opposite.tokens_per_s / opposite.chips,
+        must_gain=CLEAR_GAIN if is_handicapped else None,
     )
 
 

@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 
 from shardwise.estimate.serving.steady_state import colocated, decode_only, prefill_only
+from shardwise.hardware import System
 from shardwise.search.serving.candidate import Candidate, Server
 from shardwise.search.serving.deployments import MAX_LOAD
 from shardwise.search.serving.legal import BATCH_GRID
+from shardwise.search.serving.nodes import occupied
 
 PRICE_STEP = 1.03  # prices within this factor count as equal
 GROWTH_SHARE = 0.1  # engines to add first, as a share of those present; then twice as many, ...
@@ -33,8 +35,14 @@ def chips_to_next_price(chips: int) -> int:
     return math.ceil(PRICE_STEP ** (price_level(chips) + 1)) - chips
 
 
-def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) -> Candidate:
-    """The deployment with other numbers of engines, and the smallest batch that serves the rate."""
+def resized(
+    candidate: Candidate, n_decode: int, n_prefill: int, rate: float, machine: System | None
+) -> Candidate:
+    """The deployment with other numbers of engines, and the smallest batch that serves the rate.
+
+    Args:
+        machine: the machine that was given; None if the number of chips is free.
+    """
     server = replace(candidate.server, count=n_decode)
     n_chips = n_decode * server.n_chips
     prefill_server = None
@@ -44,6 +52,8 @@ def resized(candidate: Candidate, n_decode: int, n_prefill: int, rate: float) ->
         n_chips += n_prefill * prefill_server.n_chips
         prefill_rate, _ = prefill_only(prefill_server.engine, prefill_server.job, 1.0)
         busy = min(MAX_LOAD, rate / (n_prefill * float(prefill_rate)))
+    if machine:
+        n_chips = int(occupied(machine, n_chips, server.n_chips))
     batch = candidate.batch
     if not candidate.job.batch:
         batch = _smallest_batch(server, rate, prefills=prefill_server is None)

@@ -27,6 +27,7 @@ from shardwise.plan.serving.resize import (
 )
 from shardwise.plan.serving.traffic import estimate, largest_rate
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.choose import CLEAR_GAIN
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
 from shardwise.strategy.serving_layout import ServeLayout
@@ -82,8 +83,8 @@ def under_traffic(
     best = ranking.candidates[0]
     rate = request.job.rate
     if rate:
-        n_chips = request.hardware.n_chips if isinstance(request.hardware, System) else None
-        best, traffic = cheapest(ranking.candidates, arrivals, rate, n_chips)
+        machine = request.hardware if isinstance(request.hardware, System) else None
+        best, traffic = cheapest(ranking.candidates, arrivals, rate, machine)
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
@@ -95,20 +96,20 @@ def under_traffic(
 
 
 def cheapest(
-    candidates: Sequence[Candidate], arrivals: Arrivals, rate: float, n_chips: int | None
+    candidates: Sequence[Candidate], arrivals: Arrivals, rate: float, machine: System | None
 ) -> SimulatedDeployment:
     """Find the cheapest deployment whose simulated requests meet the bounds, and their metrics.
 
     Args:
         candidates: deployments of the search by means, cheapest first.
         rate: requests per second of the whole deployment.
-        n_chips: chips of the machine; None if the number of chips is free.
+        machine: the machine that was given; None if the number of chips is free.
 
     Raises:
         NoStrategy: no deployment meets the bounds; the message says which came nearest.
         BadInput: the longest request does not fit in any engine.
     """
-    return _TrafficSearch(arrivals, rate, n_chips).run(candidates)
+    return _TrafficSearch(arrivals, rate, machine).run(candidates)
 
 
 class _TrafficSearch:
@@ -121,10 +122,11 @@ class _TrafficSearch:
         refusal: the last error of a deployment that could not be simulated.
     """
 
-    def __init__(self, arrivals: Arrivals, rate: float, n_chips: int | None) -> None:
+    def __init__(self, arrivals: Arrivals, rate: float, machine: System | None) -> None:
         self.arrivals = arrivals
         self.rate = rate
-        self.n_chips = n_chips
+        self.machine = machine
+        self.n_chips = machine.n_chips if machine else None
         self.queue: list[_QueuedDeployment] = []
         self.queued: set[tuple[Any, ...]] = set()
         self.n_at_price: dict[int, int] = {}
@@ -194,7 +196,7 @@ class _TrafficSearch:
             least_counts.append(max(count, failed + 1))
         if tuple(least_counts) == counts:
             return False
-        grown = resized(candidate, least_counts[0], least_counts[1], self.rate)
+        grown = resized(candidate, least_counts[0], least_counts[1], self.rate, self.machine)
         self._enqueue(replace(entry, candidate=grown))
         return True
 
@@ -254,7 +256,7 @@ class _TrafficSearch:
                 more = min(more, candidate.server.layout.mesh.data)  # all engines of the machine
             counts.append((more, n_prefill))
         for n_engines in counts:
-            grown = resized(candidate, *n_engines, self.rate)
+            grown = resized(candidate, *n_engines, self.rate, self.machine)
             self._enqueue(_QueuedDeployment(0, entry.used_bound, 0, grown, n_growths, within))
 
     def _with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> SimulatedDeployment:
@@ -267,7 +269,7 @@ class _TrafficSearch:
                 counts[kind] -= step
                 smaller = None
                 if counts[kind] > 0:
-                    smaller = resized(candidate, counts[0], counts[1], self.rate)
+                    smaller = resized(candidate, counts[0], counts[1], self.rate, self.machine)
                 smaller_traffic = None
                 if smaller and self._is_new(smaller):
                     n_left -= 1
@@ -296,14 +298,17 @@ def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
 
 
 def _used_bound(candidate: Candidate) -> float:
-    """Closed-form mean latency over its bound, the larger of TTFT and TPOT; 0 without bounds."""
+    """Closed-form mean latency over its bound, the larger of TTFT and TPOT; 0 without bounds.
+
+    Separate prefill engines have to be clearly faster, as in the search by means.
+    """
     job = candidate.job
     shares = [0.0]
     if job.tpot_s:
         shares.append(candidate.tpot_s / job.tpot_s)
     if job.ttft_s:
         shares.append(candidate.ttft_s / job.ttft_s)
-    return max(shares)
+    return max(shares) / (1 - CLEAR_GAIN if candidate.prefill_server else 1.0)
 
 
 def _needs_more_engines(traffic: TrafficEstimate) -> bool:

@@ -166,10 +166,13 @@ def _disaggregation(reason: Disaggregation) -> str:
     condition = f"{with_or_without} separate prefill engines"
     if reason.n_chips is None:
         return f"{condition} nothing on these chips meets the bounds."
-    return (
+    text = (
         f"{condition}: {reason.n_chips:,} chips, TTFT {duration(reason.ttft_s)}, TPOT "
-        f"{duration(reason.tpot_s)}, {reason.tokens_per_s_per_chip:,.0f} tokens/s/chip."
+        f"{duration(reason.tpot_s)}, {reason.tokens_per_s_per_chip:,.0f} tokens/s/chip"
     )
+    if reason.must_gain:
+        text += f"; on as many chips they must save {reason.must_gain:.0%} of TPOT"
+    return f"{text}."
 
 
 def _prefill(reason: Prompt) -> str:

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from shardwise.arrays import Num
 from shardwise.estimate.serving.attention import kv_shards
-from shardwise.hardware import Chip, Switched, System
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_cache_bytes
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
+from shardwise.search.serving.nodes import cache_link, occupied
 from shardwise.search.serving.rule import NO_SLACK, Slack
 from shardwise.workload import Serve
 
@@ -142,6 +142,8 @@ def colocated(
         if job.rate:
             n_engines = np.ceil(job.rate / (MAX_LOAD * slack.load * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
+            if machine_is_given:
+                chips = occupied(block.engines.systems[0], chips, engines.engine_chips)
         no_prefill = np.full(n_points, -1)
         delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])
         points = Points(
@@ -275,41 +277,6 @@ def _kv_shards(config: ModelConfig, block: EngineBlock, sizes: Mapping[str, Num]
     return kv_shards(attention, block.form, sizes)
 
 
-def _cache_link(
-    chip: Chip, systems: Sequence[System], chips: Num, *, machine_is_given: bool
-) -> Num:
-    """Bytes per second at which one chip sends KV caches from engine to engine, per deployment.
-
-    TPU engines on a given machine of one slice use its ICI, others DCN. GPU engines use the
-    switches of their node if the whole deployment fits in one, otherwise the scale-out network.
-
-    Args:
-        chips: number of chips of each deployment.
-
-    Raises:
-        UnknownFigure: the chip's file does not state the bandwidth.
-    """
-    import numpy as np
-
-    if chip.ici:
-        bandwidth_name = "dcn.bandwidth"
-        if machine_is_given and systems[0].n_slices == 1:
-            bandwidth_name = "ici.link"
-        return np.full_like(chips, chip.need(bandwidth_name))
-    topology = systems[0].topology
-    node_gpus = 1
-    if isinstance(topology, Switched):
-        node_gpus = topology.domain
-    in_node = chips <= node_gpus
-    node_rate = 0.0
-    network_rate = 0.0
-    if in_node.any():
-        node_rate = chip.need("node.egress")
-    if not in_node.all():
-        network_rate = chip.need("scale_out.egress")
-    return np.where(in_node, node_rate, network_rate)
-
-
 def _engine_counts(
     job: Serve, prefill: EnginePool, decode: EnginePool, max_chips: float, *, machine_is_given: bool
 ) -> Iterator[tuple[Num, Num]]:
@@ -371,12 +338,14 @@ def _pairs(
         n_decode = decode_counts[rows]
         chips = total_chips[rows]
         requests = np.minimum(n_prefill * prefill.requests_per_s, n_decode * decode.requests_per_s)
-        link_rate = _cache_link(
+        link_rate = cache_link(
             block.rates.chip, block.engines.systems, chips, machine_is_given=machine_is_given
         )
         n_links = np.minimum(prefill.kv_shards, decode.kv_shards)
         transfer_s = cache_bytes / (n_links * link_rate)
-        if machine_is_given and not job.rate:
+        if machine_is_given and job.rate:
+            chips = occupied(block.engines.systems[0], chips, decode.chips)
+        elif machine_is_given:
             chips = np.full_like(chips, max_chips)
         points = Points(
             decode_block=decode.block,
