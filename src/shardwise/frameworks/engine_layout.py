@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import Engine, Settings, no_number, refuse
 from shardwise.frameworks.watched import as_watched
-from shardwise.models import ModelConfig, load, presets
-from shardwise.search.serving.legal import min_kv_heads
+from shardwise.models import load, presets
+from shardwise.plan.machine import system_of
+from shardwise.search.serving.engine_limits import limit_of, ranks_of_a_head
 from shardwise.workload import Serve
 
 MAX_TOKENS = 8192  # of a pass with chunked prefill, as in `simulate.limits` and in vLLM
@@ -35,53 +35,25 @@ _QUANTIZERS = {
 }  # fmt: skip
 
 
-def check(engine: Engine, framework: str, *, sequence_split: bool, context: bool) -> None:
+def check(engine: Engine, framework: str, word: str) -> None:
     """Refuse a layout that the engine of a framework does not have.
 
     Args:
-        sequence_split: whether it shards the tokens of a KV cache over tensor ranks.
-        context: whether it shards the tokens of a prompt.
+        word: the engine, as `--engine` takes it.
 
     Raises:
         BadInput: the layout is not among those of the framework.
     """
-    layout = engine.layout
-    if layout.weights != "stationary":
-        raise refuse(
-            framework,
-            f'weights "{layout.weights}"',
-            "its weights are sharded over tensor only",
-            "--fix weights=stationary,fsdp=1",
-        )
-    if layout.kv == "batch" or (layout.kv == "sequence" and not sequence_split):
-        raise refuse(
-            framework,
-            f'a KV cache split by "{layout.kv}"',
-            "it copies KV heads that tensor ranks share",
-            "--fix kv=copied",
-        )
-    if layout.mesh["context"] > 1 and not context:
-        raise refuse(
-            framework,
-            f"context {layout.mesh['context']}",
-            "it does not shard the tokens of a prompt",
-            "--fix context=1",
-        )
+    chip = system_of(engine.plan.hardware).chip
+    limit = limit_of(word, engine.model, chip, engine.layout, engine.layout.mesh)
+    if limit:
+        raise refuse(framework, limit.asked, limit.has, limit.nearest)
 
 
-def whole_experts(engine: Engine, framework: str, tensor: int, expert: int) -> bool:
-    """Whether ranks have whole experts; refuses experts sharded over tensor under `expert`."""
-    if not engine.is_moe:
-        return False
+def whole_experts(engine: Engine, tensor: int, expert: int) -> bool:
+    """Whether ranks have whole experts, different ones."""
     shards = engine.layout.expert_tensor or tensor
-    if expert > 1 and shards > 1:
-        raise refuse(
-            framework,
-            f"expert {expert} with experts sharded over tensor {shards}",
-            "under expert parallelism a rank has whole experts",
-            "--fix expert_tensor=1",
-        )
-    return expert * (tensor // shards) > 1
+    return engine.is_moe and expert * (tensor // shards) > 1
 
 
 def expert_shards(degree: int, tensor: int, groups: int) -> tuple[int | None, str]:
@@ -175,12 +147,7 @@ def decode_context(engine: Engine) -> int:
     """Tensor ranks that share the tokens of one KV head: 1 unless the cache is split so."""
     if engine.layout.kv != "sequence":
         return 1
-    return ranks_of_a_head(engine.model, engine.layout.mesh["tensor"])
-
-
-def ranks_of_a_head(model: ModelConfig, tensor: int) -> int:
-    """Tensor ranks that have the same KV head: all of them with latent attention (MLA)."""
-    return tensor // math.gcd(min_kv_heads(model), tensor)
+    return int(ranks_of_a_head(engine.model, engine.layout.mesh["tensor"]))
 
 
 def kv_cache(values: Values, names: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:

@@ -9,7 +9,6 @@ from shardwise.estimate.serving.overhead import UNKNOWN, engine_overhead
 from shardwise.estimate.training.framework_profiles import ON_TPU
 from shardwise.frameworks import registry
 from shardwise.frameworks.chip_devices import engine_on_chips, on_chips
-from shardwise.frameworks.engine_layout import ranks_of_a_head
 from shardwise.frameworks.launch import ServingLaunch, TrainingLaunch
 from shardwise.frameworks.slices import over_slices
 from shardwise.hardware import Chip, System, chip_of
@@ -21,7 +20,8 @@ from shardwise.plan.schema.training import Plan
 from shardwise.plan.serving import build as serving_build
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.plan.training import build as training_build
-from shardwise.search.serving.legal import min_kv_heads
+from shardwise.search.serving.engine_limits import ranks_of_a_head
+from shardwise.search.serving.runtime_limits import min_kv_heads
 from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS
 from shardwise.workload import Serve, Train, state_dtypes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from shardwise.errors import BadFile
 from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
-from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written
 from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
 
@@ -27,7 +27,7 @@ _KV = {"bf16": "bf16", "fp8": "fp8_e4m3"}
 
 def write(engine: Engine) -> Written:
     """The file of an engine."""
-    engine_layout.check(engine, "sglang", sequence_split=True, context=True)
+    engine_layout.check(engine, "sglang", "sglang")
     layout, mesh = engine.layout, engine.layout.mesh
     method, notes = engine_layout.quantization(engine)
     ranks = mesh["tensor"] * mesh["expert"] * mesh["context"]
@@ -43,7 +43,12 @@ def write(engine: Engine) -> Written:
         )
     shards = engine_layout.decode_context(engine)
     if mesh["context"] > 1:
-        settings |= _context(mesh["context"], shards)
+        # Groups compute copies unless prefill context parallelism is enabled.
+        settings |= {
+            "attn-cp-size": mesh["context"],
+            "enable-prefill-cp": True,
+            "cp-strategy": "zigzag",
+        }
     settings |= {
         "kv-cache-dtype": engine_layout.kv_dtype(engine, "sglang", _KV),
         "context-length": engine.longest_context,
@@ -66,18 +71,6 @@ def write(engine: Engine) -> Written:
         notes=[*notes, *engine_layout.notes_of(engine)],
         command="python -m sglang.launch_server --config FILE",
     )
-
-
-def _context(size: int, shards: int) -> Settings:
-    """Options of prefill context parallelism, whose groups compute copies unless it is enabled."""
-    if shards > 1:
-        raise refuse(
-            "sglang",
-            f"context {size} with a KV cache split over {shards} ranks",
-            "it shards the tokens of a prompt or those of the cache",
-            "--fix kv=copied, or --fix context=1",
-        )
-    return {"attn-cp-size": size, "enable-prefill-cp": True, "cp-strategy": "zigzag"}
 
 
 def read(settings: Settings) -> ServingLaunch:

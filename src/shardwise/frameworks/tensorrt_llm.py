@@ -9,7 +9,7 @@ from __future__ import annotations
 from shardwise.errors import BadFile
 from shardwise.frameworks import engine_layout
 from shardwise.frameworks.engine_layout import Values
-from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse, setting
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written, setting
 from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
 from shardwise.frameworks.watched import as_watched
@@ -23,16 +23,9 @@ _KV = {"bf16": "auto", "fp8": "fp8"}
 
 def write(engine: Engine) -> Written:
     """The file of an engine."""
-    engine_layout.check(engine, "tensorrt-llm", sequence_split=False, context=False)
+    engine_layout.check(engine, "tensorrt-llm", "trtllm")
     layout, mesh = engine.layout, engine.layout.mesh
     tensor, groups = mesh["tensor"], mesh["expert"]
-    if groups > 1 and tensor > 1:
-        raise refuse(
-            "tensorrt-llm",
-            f"expert {groups} with tensor {tensor}",
-            "under attention data parallelism its attention is not sharded",
-            "--fix tensor=1, or --fix expert=1,expert_tensor=1",
-        )
     method, notes = engine_layout.quantization(engine)
     if method:
         notes.append(f"weights in {method}: load a checkpoint that is quantized so.")

@@ -14,7 +14,7 @@ from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.frameworks import engine_layout
 from shardwise.frameworks.chip_devices import engine_device_sizes
 from shardwise.frameworks.engine_layout import Values
-from shardwise.frameworks.exported import Engine, Framework, Settings, Written, refuse
+from shardwise.frameworks.exported import Engine, Framework, Settings, Written
 from shardwise.frameworks.launch import ServingLaunch
 from shardwise.frameworks.shell_script import words_of
 from shardwise.hardware import Chip
@@ -33,11 +33,10 @@ _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 def write(engine: Engine) -> Written:
     """The file of an engine."""
-    engine_layout.check(engine, "vllm", sequence_split=True, context=True)
-    _check_context(engine)
+    engine_layout.check(engine, "vllm", "vllm")
     chip = system_of(engine.plan.hardware).chip
     mesh = engine_device_sizes(engine.layout.mesh, chip)
-    whole = engine_layout.whole_experts(engine, "vllm", mesh["tensor"], mesh["expert"])
+    whole = engine_layout.whole_experts(engine, mesh["tensor"], mesh["expert"])
     method, notes = engine_layout.quantization(engine)
     settings: Settings = {
         "model": engine_layout.repository(engine),
@@ -81,28 +80,6 @@ def write(engine: Engine) -> Written:
         notes=[*notes, *engine_layout.notes_of(engine)],
         command="vllm serve --config FILE",
     )
-
-
-def _check_context(engine: Engine) -> None:
-    """Refuse prefill context parallelism where `ParallelConfig` or the attention backend does."""
-    context, tensor = engine.layout.mesh["context"], engine.layout.mesh["tensor"]
-    if context == 1:
-        return
-    if not engine.latent:
-        raise refuse(
-            "vllm",
-            f"context {context}",
-            "it shards the tokens of a prompt of models with latent attention (MLA) only",
-            "--fix context=1",
-        )
-    ranks = engine_layout.decode_context(engine)
-    if ranks not in (1, context, tensor * context):
-        raise refuse(
-            "vllm",
-            f"context {context} with a KV cache split over {ranks} ranks",
-            f"beside context, a cache is split over {context} or {tensor * context} ranks",
-            "--fix kv=copied",
-        )
 
 
 def read(settings: Settings) -> ServingLaunch:

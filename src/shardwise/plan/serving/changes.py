@@ -14,8 +14,9 @@ from shardwise.plan.serving.reasons import on_twice_the_chips, with_gathered_wei
 from shardwise.plan.serving.refusals import NARROW_DTYPES
 from shardwise.plan.serving.time_parts import usual_compute
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.legal import batch_unit, min_kv_heads
+from shardwise.search.serving.legal import batch_unit
 from shardwise.search.serving.rank import Request
+from shardwise.search.serving.runtime_limits import min_kv_heads
 from shardwise.strategy.serving_layout import ServeLayout
 from shardwise.units import bytes_per_element
 from shardwise.vocabulary import KV_SPLITS

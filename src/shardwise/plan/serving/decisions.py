@@ -27,7 +27,7 @@ from shardwise.plan.serving.reasons import tensor_limit
 from shardwise.plan.serving.time_parts import critical_batch
 from shardwise.search import fit
 from shardwise.search.serving.candidate import Candidate, Server
-from shardwise.search.serving.legal import min_kv_heads
+from shardwise.search.serving.runtime_limits import min_kv_heads
 
 
 def decision_path(chosen: Candidate, plan: ServingPlan) -> tuple[Decision, ...]:

@@ -72,7 +72,8 @@ def blocks(
     placed = best_placed(config, engines, *options[0], fixed)
     evaluated = []
     for form in forms(config, fixed):
-        rows = legal(config, form, placed.sizes, fixed).nonzero()[0]
+        job, rates = options[0]
+        rows = legal(config, form, placed.sizes, fixed, job.engine, rates.chip).nonzero()[0]
         if not len(rows):
             continue
         legal_engines = placed.take(rows)
@@ -91,7 +92,7 @@ def best_placed(
 
     seconds = np.zeros(len(engines))
     for form in (ServeForm(), ServeForm(weights="2d")):
-        rows = legal(config, form, engines.sizes, fixed).nonzero()[0]
+        rows = legal(config, form, engines.sizes, fixed, job.engine, rates.chip).nonzero()[0]
         if len(rows):
             engine = _engine(config, form, engines.take(rows), rates)
             seconds[rows] = engine.decode(PROBE_BATCH, job.mean_context).step_s

@@ -13,7 +13,8 @@ from shardwise.estimate.serving.memory import max_batch
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.search.given import Choices
-from shardwise.search.serving.runtime_limits import kv_heads, served
+from shardwise.search.serving.engine_limits import is_run
+from shardwise.search.serving.runtime_limits import min_kv_heads, served
 from shardwise.strategy.serving_layout import ServeForm
 from shardwise.vocabulary import KV_SPLITS
 from shardwise.workload import Serve
@@ -46,12 +47,20 @@ def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
                 yield ServeForm(weights=weights, kv=kv, expert_tensor=expert_tensor)
 
 
-def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed: Choices) -> Num:
+def legal(
+    config: ModelConfig,
+    form: ServeForm,
+    sizes: Mapping[str, Num],
+    fixed: Choices,
+    engine: str,
+    chip: Chip,
+) -> Num:
     """Whether each engine can use a form.
 
     Args:
         sizes: mesh role -> chips of each engine.
         fixed: settings that the user fixed.
+        engine: the software that runs the engines.
     """
     is_legal = (sizes["fsdp"] > 1) == (form.weights != "stationary")
     # A search combines "2d" weights with neither pipe nor context, unless the user fixed fsdp.
@@ -61,14 +70,11 @@ def legal(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num], fixed:
         is_legal = is_legal & (sizes["tensor"] > min_kv_heads(config))
     if not {"fsdp", "pipe", "context", "expert", "expert_tensor"} & {*fixed}:
         is_legal = is_legal & served(config, form, sizes)
+    choices = {*fixed, "weights"} if "fsdp" in fixed else {*fixed}
+    is_legal = is_legal & is_run(engine, config, chip, form, sizes, choices)
     if form.expert_tensor:
         is_legal = is_legal & (sizes["tensor"] > 1) & (sizes["tensor"] % form.expert_tensor == 0)
     return is_legal
-
-
-def min_kv_heads(config: ModelConfig) -> int:
-    """The smallest number of KV heads of any layer; the latent cache of MLA counts as one head."""
-    return min((kv_heads(attention) for attention, _ in config.attentions), default=1)
 
 
 def batch_unit(config: ModelConfig, form: ServeForm, sizes: Mapping[str, Num]) -> Num:

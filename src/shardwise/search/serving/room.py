@@ -107,7 +107,7 @@ def rooms(
     for system in systems:
         for mesh in engine_meshes(config, system, job, fixed, fills_machine=fills_machine):
             for form in forms(config, fixed):
-                if legal(config, form, mesh.sizes, fixed):
+                if legal(config, form, mesh.sizes, fixed, job.engine, system.chip):
                     unit, limit = batch_limits(
                         config, form, mesh.sizes, job, system.chip, ideal=ideal
                     )

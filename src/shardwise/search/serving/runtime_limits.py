@@ -47,3 +47,8 @@ def kv_heads(attention: Attention) -> int:
     if attention.mla:
         return 1
     return attention.n_kv_heads
+
+
+def min_kv_heads(config: ModelConfig) -> int:
+    """The smallest number of KV heads of any layer; the latent cache of MLA counts as one head."""
+    return min((kv_heads(attention) for attention, _ in config.attentions), default=1)
