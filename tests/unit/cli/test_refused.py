@@ -172,7 +172,7 @@ def test_closed_streams(words: str, closed: str, told: str) -> None:
 
 
 def test_a_long_context_is_told() -> None:
-    told = "Sequences have 16,384 tokens; the model is specified for 8,192."
+    told = "warning Sequences of 16,384 tokens exceed the 8,192 that the model is specified for:"
     command = ("plan", "llama3-8b", "h100:1", "--serve", "--batch", "1", "--context")
     assert told in " ".join(run(*command, "16k").out.split())
     assert "specified for" not in run(*command, "8k").out

@@ -50,6 +50,8 @@ def searched(
             raise
         except NoStrategy:
             continue
+        except DoesNotFit as refusal:  # looser bounds take as much memory
+            raise _explained(request, refusal) from None
     try:
         return _once(*last, n_candidates, arrivals, largest=largest)
     except TooManyChips:

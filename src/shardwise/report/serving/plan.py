@@ -59,7 +59,7 @@ def blocks(
     yield labelled(times)
     yield table(["", ">", "", ""], bars)
     if verbose:
-        reasons = [reason_text(reason) for reason in plan.why]
+        reasons = [reason_text(reason) for reason in plan.why if reason.constraint != "max_seq"]
     else:
         reasons = _reasons_that_fit(plan, SCREEN_LINES - n_lines - len(points))
     if reasons:
@@ -120,7 +120,10 @@ def _rate(value: float) -> str:
 
 
 def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
-    """Labels and texts: latencies of simulated requests, means of the estimate, totals."""
+    """Labels and texts: a warning, latencies of simulated requests, means, totals."""
+    for reason in plan.why:
+        if reason.constraint == "max_seq":
+            yield "warning", reason_text(reason)
     if plan.estimate.traffic:
         yield from traffic_lines(plan.estimate.traffic)
     if verbose or not plan.estimate.traffic:
@@ -212,15 +215,14 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
 
 
 def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:
-    """A context that is too long for the model, and the most important reasons that fit in
-    `n_lines`.
+    """The most important reasons that fit in `n_lines`.
 
     Without simulated traffic there is at least one, the shortest.
     """
     reasons = [reason for reason in plan.why if reason.constraint in PRIORITY]
     reasons.sort(key=lambda reason: PRIORITY.index(reason.constraint))
     texts = [reason_text(reason) for reason in reasons]
-    shown = [reason_text(reason) for reason in plan.why if reason.constraint == "max_seq"]
+    shown = []
     for text in texts:
         reason_lines = _n_lines(text, LABEL_WIDTH)
         if reason_lines <= n_lines:

@@ -58,8 +58,8 @@ def reason_text(reason: Reason) -> str:
             return _tensor(reason)
         case LongContext():
             return (
-                f"Sequences have {reason.context:,} tokens; the model is specified for "
-                f"{reason.max_seq:,}."
+                f"Sequences of {reason.context:,} tokens exceed the {reason.max_seq:,} that the "
+                "model is specified for: engines refuse them by default, and answers get worse."
             )
         case NotServed():
             return f"shardwise serve does not run {listed(reason.names)} yet."

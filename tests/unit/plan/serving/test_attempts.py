@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import shardwise as sw
-from shardwise.errors import NoPlan, TooManyChips
+from shardwise.errors import DoesNotFit, NoPlan, TooManyChips
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.memory import engine_memory
 from shardwise.hardware.shape import MAX_CHIPS
@@ -178,3 +178,14 @@ def test_drawn_lengths_are_recorded_and_lengthen_the_tail() -> None:
     assert (drawn.prompt, drawn.output) == ((512, 4096), (64, 512))
     assert equal.prompt is None
     assert drawn.ttft_s.p99 > 1.1 * equal.ttft_s.p99
+
+
+@pytest.mark.parametrize("bounds", [{}, {"tpot_s": 0.02, "ttft_s": 1.0}])
+def test_a_model_that_does_not_fit_is_refused_alike_with_a_rate(bounds: dict[str, float]) -> None:
+    large, machine = sw.model("llama3.1-405b"), sw.hardware("h100:8")
+    with pytest.raises(DoesNotFit) as alone:
+        plan(large, machine, job())
+    with pytest.raises(DoesNotFit) as at_rate:
+        plan(large, machine, job(rate=1.0, **bounds), arrivals=Arrivals())
+    assert at_rate.value.problems == alone.value.problems
+    assert "94.5 GiB of weights" in alone.value.problems[0]
