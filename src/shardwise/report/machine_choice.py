@@ -9,8 +9,9 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.plan.machine_front import ChipPrice
 from shardwise.plan.serving.choice import ServingChoice, ServingMachine
 from shardwise.plan.training.choice import TrainingChoice, TrainingMachine
+from shardwise.report.serving.reasons import rule_text
 from shardwise.report.style import Block, labelled, quiet, strong, table
-from shardwise.report.words import duration, mesh_text, percent
+from shardwise.report.words import duration, listed, mesh_text, percent
 
 MAX_ROWS = 12
 
@@ -54,14 +55,15 @@ def training_blocks(choice: TrainingChoice, *, saved: str = "") -> Iterator[Bloc
 
 
 def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]:
-    """The cheapest and the fastest deployment, that of each chip, and the prices."""
+    """The cheapest deployment and that of the shortest TPOT, those of all chips, and the prices."""
     cheapest = choice.machines[0]
     front = [row for row in choice.machines if row.hardware in choice.front]
     fastest = min(front, key=lambda row: row.tpot_s)
     text = f"Cheapest: {_deployment(cheapest)}."
     if fastest is not cheapest:
-        text += f" Fastest: {_deployment(fastest)}."
+        text += f" Shortest TPOT of these: {_deployment(fastest)}."
     yield strong(text)
+    yield labelled(_rules(choice))
     rows = [
         [
             f"${row.usd_per_hour:,.2f}",
@@ -70,13 +72,17 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
             units.show_seconds(row.ttft_s),
             f"{row.n_chips:,}",
             row.hardware,
-            _rates(row.rates, row.chip),
-            _place(row, choice),
+            row.rates,
+            "front" if row.hardware in choice.front else "",
         ]
         for row in choice.machines[:MAX_ROWS]
     ]
-    headers = [">an hour", ">$/M out", ">TPOT", ">TTFT", ">chips", "!hardware", "!rates", "!"]
+    figure = "p50" if cheapest.simulated else "mean"
+    times = [f">TPOT {figure}", f">TTFT {figure}"]
+    headers = [">an hour", ">$/M out", *times, ">chips", "!hardware", "!rates from", "!"]
     yield table(headers, rows)
+    cost = "an hour" if choice.rate else "for a token"
+    yield labelled([("front", f"no other row both costs less {cost} and has a shorter TPOT")])
     yield labelled(_prices(choice.prices, choice.without_price))
     notes = []
     if choice.unable:
@@ -89,11 +95,18 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
     yield quiet(f"type  the same with {choice.chosen.hardware.chip} for its reasons")
 
 
-def _place(row: ServingMachine, choice: ServingChoice) -> str:
-    """Whether a row is on the front, and which rows are means where others were simulated."""
-    if row.hardware in choice.front:
-        return "front"
-    return "" if row.simulated == choice.machines[0].simulated else "by means"
+def _rules(choice: ServingChoice) -> Iterator[tuple[str, str]]:
+    """The rule that each chip's row was chosen by, and which chips have another one."""
+    chips_of: dict[str, list[str]] = {}
+    for row in choice.machines:
+        chips_of.setdefault(rule_text(choice.rules[row.chip]), []).append(row.chip)
+    for n, (text, chips) in enumerate(chips_of.items()):
+        names = "each chip" if len(chips_of) == 1 else listed(chips)
+        hint = ""
+        rule = choice.rules[chips[0]]
+        if rule.aim == "cheapest" or "tpot" in rule.usual:
+            hint = ". Faster ones: --tpot"
+        yield "rule" if n == 0 else "", f"of {names}: {text}{hint}"
 
 
 def _run(row: TrainingMachine) -> str:

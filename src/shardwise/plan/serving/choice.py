@@ -1,7 +1,7 @@
-"""The machine for serving: the cheapest and the fastest of several chips that keep the bounds.
+"""The machine for serving: the cheapest of several chips that keep the bounds.
 
-Each chip is searched over all its sizes by means, without queues. Under traffic, requests are
-simulated on the deployments that are on the front of cost and time, until all of it was simulated.
+Each chip is searched over all its sizes, for the deployment that `Rule` names. Under traffic,
+requests are simulated on every chip, so that the rows are compared by figures of one kind.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shardwise.plan.machine_front import ChipPrice, pareto_front, price_of, spli
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving import build
 from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.search.serving.rule import Rule
 from shardwise.workload import Serve
 
 MAX_REFUSALS = 3  # of chips, in the error if none has a plan
@@ -56,10 +57,10 @@ class ServingChoice:
 
     Args:
         rate: requests per second, or None.
-        machines: the best deployment of each chip that keeps the bounds, cheapest first; with
-            traffic, by means where it is not on the front.
-        front: names of the machines than which no other is both cheaper and faster.
-        chosen: the plan of the cheapest one; with traffic, of the cheapest that meets the bounds.
+        machines: the best deployment of each chip that keeps the bounds, cheapest first.
+        front: names of the machines than which no other is both cheaper and has a shorter TPOT.
+        chosen: the plan of the cheapest one.
+        rules: chip -> the rule that chose its deployment.
         prices: chip -> its price.
         without_price: chips that have no price, and are not compared.
         unable: chip -> why it has no plan.
@@ -70,6 +71,7 @@ class ServingChoice:
     machines: tuple[ServingMachine, ...]
     front: tuple[str, ...]
     chosen: ServingPlan
+    rules: dict[str, Rule]
     prices: dict[str, ChipPrice]
     without_price: tuple[str, ...]
     unable: dict[str, str]
@@ -100,21 +102,13 @@ def choose(
     plans: dict[str, ServingPlan] = {}
     unable: dict[str, str] = {}
 
-    def search(chip: Chip, simulated: Arrivals | None) -> ServingPlan | None:
+    for chip in priced:
         jobs = [arrivals.mean_job(job) if arrivals else job for job in jobs_on(chip)]
-        options = {"peak": peak, "disaggregate": disaggregate, "arrivals": simulated}
+        options = {"peak": peak, "disaggregate": disaggregate, "arrivals": arrivals}
         try:
-            return build.search(model, chip, jobs, {}, 1, **options)[0]  # type: ignore[arg-type]
+            plans[chip.name] = build.search(model, chip, jobs, {}, 1, **options)[0]  # type: ignore[arg-type]
         except ShardwiseError as error:
             unable[chip.name] = error.problems[0]
-            return None
-
-    for chip in priced:
-        plan = search(chip, None)
-        if plan is not None:
-            plans[chip.name] = plan
-    if arrivals is not None:
-        _simulate_front(plans, {chip.name: chip for chip in priced}, search, arrivals)
     if not plans:
         reasons = list(unable.items())[:MAX_REFUSALS]
         raise NoPlan(
@@ -130,34 +124,11 @@ def choose(
         machines=tuple(machines),
         front=tuple(row.hardware for row in front),
         chosen=chosen,
+        rules={name: plan.strategy.rule for name, plan in plans.items()},
         prices={chip.name: price_of(chip) for chip in priced if chip.name in plans},
         without_price=without_price,
         unable=unable,
     )
-
-
-def _simulate_front(
-    plans: dict[str, ServingPlan],
-    chips: dict[str, Chip],
-    search: Callable[[Chip, Arrivals | None], ServingPlan | None],
-    arrivals: Arrivals,
-) -> None:
-    """Replace plans by means, until all plans of the front are those of simulated requests.
-
-    A chip on which no simulated deployment meets the bounds is removed.
-    """
-    simulated: set[str] = set()
-    while True:
-        front = pareto_front(map(_machine, plans.values()))
-        name = next((row.chip for row in front if row.chip not in simulated), None)
-        if name is None:
-            return
-        simulated.add(name)
-        plan = search(chips[name], arrivals)
-        if plan is None:
-            del plans[name]
-        else:
-            plans[name] = plan
 
 
 def _machine(plan: ServingPlan) -> ServingMachine:

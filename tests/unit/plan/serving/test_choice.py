@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 import shardwise as sw
 from shardwise.errors import NoPlan
 from shardwise.plan.serving import build
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.choice import choose
+from shardwise.report.machine_choice import serving_blocks
+from shardwise.report.style import Block
+from shardwise.search.serving.rule import Rule
+
+
+def plain_text(blocks: Iterable[Block]) -> str:
+    """A screen as one line of words."""
+    console = Console(width=80, file=io.StringIO())
+    for block in blocks:
+        console.print(block)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
 
 MODEL = sw.model("llama3-8b")
 CHIPS = [sw.chip("h100"), sw.chip("v5e"), sw.chip("v6e")]
@@ -49,7 +64,7 @@ def test_the_choice_meets_the_bounds_when_requests_are_simulated() -> None:
     assert costs[choice.chosen.hardware.chip] == min(costs.values())
 
 
-def test_all_of_the_front_is_simulated() -> None:
+def test_all_rows_are_simulated_alike() -> None:
     """By means v5p is the fastest with 12 chips, on which too few requests meet the bounds."""
     job = sw.Serve(prompt=3000, output=400, rate=8.0, ttft_s=0.8, tpot_s=0.04, engine="vllm")
     model, chips = sw.model("qwen3-32b"), [sw.chip("v6e"), sw.chip("v5p")]
@@ -57,7 +72,7 @@ def test_all_of_the_front_is_simulated() -> None:
     choice = choose(model, chips, lambda chip: [job], arrivals=Arrivals())
     assert {row.chip: row.n_chips for row in by_means.machines}["v5p"] == 12
     for row in choice.machines:
-        assert row.simulated == (row.hardware in choice.front)
+        assert row.simulated
         alone = build.search(model, sw.chip(row.chip), job, {}, 1, arrivals=Arrivals())[0]
         assert row.n_chips == alone.strategy.n_chips > 0
 
@@ -81,3 +96,22 @@ def test_nodes_are_divided_evenly() -> None:
     assert (best.strategy.mesh["tensor"], best.strategy.mesh["pipe"]) == (4, 1)
     asked = build.search(model, sw.hardware("h100:8"), job, {"pipe": 3}, 1)[0]
     assert asked.strategy.mesh["pipe"] == 3
+
+
+def test_the_screen_says_the_bound_that_decides() -> None:
+    """Without a bound, rows are the cheapest tokens within a usual one, and none is the fastest."""
+    job = sw.Serve(context=4096)
+    choice = choose(sw.model("llama3-70b"), [sw.chip("gb200"), sw.chip("v6e")], lambda chip: [job])
+    screen = plain_text(serving_blocks(choice))
+    assert "rule of each chip: cheapest token on any number of chips with TPOT ≤ 50.0 ms" in screen
+    assert "TPOT mean" in screen
+    assert "Fastest" not in screen
+    assert "front no other row both costs less for a token and has a shorter TPOT" in screen
+
+
+def test_chips_with_other_rules_are_named() -> None:
+    choice = choose(MODEL, CHIPS, lambda chip: [sw.Serve(context=8192)])
+    rules = {**choice.rules, "v5e": Rule(aim="knee", tpot_s=0.05, any_machine=True)}
+    screen = plain_text(serving_blocks(replace(choice, rules=rules)))
+    assert "and h100: cheapest token" in screen or "and v6e: cheapest token" in screen
+    assert "of v5e: knee of throughput and speed" in screen
