@@ -270,6 +270,8 @@ class _TrafficSearch:
                 smaller = None
                 if counts[kind] > 0:
                     smaller = resized(candidate, counts[0], counts[1], self.rate, self.machine)
+                if smaller and smaller.chips == candidate.chips:
+                    smaller = None  # idle GPUs of a node save nothing
                 smaller_traffic = None
                 if smaller and self._is_new(smaller):
                     n_left -= 1
