@@ -9,6 +9,7 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.plan.machine_front import ChipPrice
 from shardwise.plan.serving.choice import ServingChoice, ServingMachine
 from shardwise.plan.training.choice import TrainingChoice, TrainingMachine
+from shardwise.report.serving.plan import warnings
 from shardwise.report.serving.reasons import rule_text
 from shardwise.report.style import Block, labelled, quiet, strong, table
 from shardwise.report.words import duration, listed, mesh_text, percent
@@ -63,7 +64,7 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
     if fastest is not cheapest:
         text += f" Shortest TPOT of these: {_deployment(fastest)}."
     yield strong(text)
-    yield labelled(_rules(choice))
+    yield labelled([*warnings(choice.chosen), *_rules(choice)])
     rows = [
         [
             f"${row.usd_per_hour:,.2f}",

@@ -121,15 +121,20 @@ def _rate(value: float) -> str:
 
 def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
     """Labels and texts: a warning, latencies of simulated requests, means, totals."""
-    for reason in plan.why:
-        if reason.constraint == "max_seq":
-            yield "warning", reason_text(reason)
+    yield from warnings(plan)
     if plan.estimate.traffic:
         yield from traffic_lines(plan.estimate.traffic)
     if verbose or not plan.estimate.traffic:
         yield from _means(plan)
     yield "total", _total(plan)
     yield from measured_as(plan.hardware)
+
+
+def warnings(plan: ServingPlan) -> Iterator[tuple[str, str]]:
+    """Label and text of a context that is beyond the model's."""
+    for reason in plan.why:
+        if reason.constraint == "max_seq":
+            yield "warning", reason_text(reason)
 
 
 def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:

@@ -115,3 +115,8 @@ def test_chips_with_other_rules_are_named() -> None:
     screen = plain_text(serving_blocks(replace(choice, rules=rules)))
     assert "and h100: cheapest token" in screen or "and v6e: cheapest token" in screen
     assert "of v5e: knee of throughput and speed" in screen
+
+
+def test_a_context_beyond_the_models_is_a_warning() -> None:
+    choice = choose(MODEL, CHIPS, lambda chip: [sw.Serve(context=16384)])
+    assert "warning Sequences of 16,384 tokens exceed" in plain_text(serving_blocks(choice))
