@@ -33,7 +33,9 @@ def forms(config: ModelConfig, fixed: Choices) -> Iterator[ServeForm]:
     kv_splits = list(KV_SPLITS)
     expert_tensors: list[int | None] = [None]
     if config.is_moe:
-        expert_tensors.append(1)
+        # First, to be that of layouts that are equal at peak rates: chips with other experts copy
+        # the tokens of their own alone, which only expected rates count.
+        expert_tensors.insert(0, 1)
     if "weights" in fixed:
         weight_layouts = [str(fixed["weights"])]
     if "kv" in fixed:
