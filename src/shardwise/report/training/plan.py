@@ -41,6 +41,7 @@ LOSES_UPDATES = "Without an fp32 copy, most updates of 16-bit weights are rounde
 # Limits of the screen without -v:
 MAX_REASONS = 4  # with more reasons, some are left out
 SMALL_BUBBLE = 0.005  # of the step
+PERCENT = 0.01  # difference of MFU that the screen shows
 SMALL_TRAFFIC = 0.01  # of the longest time; shorter traffic has no bar
 SMALL_HBM = 0.1  # of T_math; T_hbm has no bar if HBM adds less time than that to the arithmetic
 
@@ -337,7 +338,7 @@ def _beyond_practice(plan: Plan) -> Iterator[tuple[str, str]]:
     dtype = plan.strategy.precision["compute"]
     best = best_published_mfu(plan.hardware.chip, str(dtype))
     own_rates = plan.estimate.rates.name in (PEAK.name, MEASURED.name)
-    if best and not own_rates and plan.estimate.mfu > best:
+    if best and not own_rates and plan.estimate.mfu > best + PERCENT:
         yield "beyond", f"the best published run on {plan.hardware.chip}: MFU {percent(best)}"
 
 

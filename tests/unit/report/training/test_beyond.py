@@ -11,7 +11,7 @@ def lines(hardware: str, **options: bool) -> dict[str, str]:
     job = sw.Train(batch=1536, seq=2048, framework="" if options else "megatron")
     plan = sw.plan(sw.model("gpt3-175b"), sw.hardware(hardware), job, **options)
     best = practice.best_published_mfu(plan.hardware.chip, "bf16")
-    assert bool(best and plan.estimate.mfu > best) == (hardware == "a100:1024")
+    assert bool(best and plan.estimate.mfu > best + 0.01) == (hardware == "a100:1024")
     return dict(_beyond_practice(plan))
 
 
