@@ -103,12 +103,14 @@ class Validation:
         sources: statistics by source, the largest source first.
         rows: all rows, scored or not.
         memory: errors of predicted peak memory; None if no record has a peak.
+        others: statistics of the rows that are predicted, but not scored; None if all are scored.
     """
 
     overall: Overall
     sources: tuple[Errors, ...]
     rows: tuple[Prediction, ...]
     memory: MemoryCheck | None
+    others: Errors | None = None
 
     @property
     def scored(self) -> list[Prediction]:
@@ -161,8 +163,14 @@ def validate(runs: Sequence[Run | SkippedRecord]) -> Validation | None:
     )
     sources = [errors(source, source_rows) for source, source_rows in by_source.items()]
     sources.sort(key=lambda source: -source.n)
+    scored_ids = {row.id for row in counted}
+    others = [row for row in rows if row.id not in scored_ids]
     return Validation(
-        overall=overall, sources=tuple(sources), rows=tuple(rows), memory=check_memory(runs)
+        overall=overall,
+        sources=tuple(sources),
+        rows=tuple(rows),
+        memory=check_memory(runs),
+        others=errors("others", others) if others else None,
     )
 
 

@@ -60,6 +60,9 @@ def test_errors_of_rows() -> None:
 def test_only_core_rows_of_quality_a_and_b_are_counted() -> None:
     counted = {r.id for r in some().scored}
     assert {r.id for r in some().rows if r.tier == "core" and r.quality in "AB"} == counted
+    others = some().others
+    assert others is not None
+    assert others.n + len(counted) == len(some().rows)
     assert some().overall.n == len(counted) < len(some().rows)
 
 

@@ -56,7 +56,10 @@ def _blocks(validation: Validation, worst: int) -> Iterator[Block]:
         counts = frequent_kinds(overall.underivable)
         rows_missing = counted(len(overall.underivable), "row")
         yield f"{rows_missing} not predicted: {counts} (--json says why of each)"
-    yield quiet("error = predicted / measured - 1 of the step time; core rows of quality A and B")
+    yield quiet(
+        "error = predicted / measured - 1 of the step time, bias its median; core rows of quality "
+        "A and B"
+    )
 
 
 def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
@@ -92,6 +95,13 @@ def _errors(validation: Validation) -> Iterator[tuple[str, str]]:
             "memory",
             f"median error {percent(memory.median_abs_err)} over the {memory.n:,} runs that state "
             f"their peak, bias {signed_percent(memory.bias)}",
+        )
+    others = validation.others
+    if others:
+        yield (
+            "others",
+            f"median {percent(others.median_abs_err)}, mean {percent(others.mean_abs_err)} of the "
+            f"{others.n:,} rows of other tiers and qualities, which are not scored",
         )
 
 
