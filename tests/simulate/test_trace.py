@@ -51,7 +51,7 @@ def test_a_trace_without_prefixes(tmp_path: Path) -> None:
             "arrival,prompt,output\n1,2,0\n",
             'output "0" is not a whole number of tokens, at least 1',
         ),
-        ("arrival,prompt,output\n1,2\n", 'line 2: output "None" is not a whole number'),
+        ("arrival,prompt,output\n1,2\n", "line 2: the row is too short, it has no output"),
         ("arrival,prompt,output,shared\n1,2,3,4\n", "line 2: shared 4 is more than the prompt 2"),
     ],
 )
@@ -172,3 +172,21 @@ def test_what_is_wrong_in_a_published_trace_is_named(
     with pytest.raises(BadFile) as caught:
         read_trace(write(tmp_path, text, name))
     assert told in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "day.csv"
+    path.write_text("arrival,prompt,output\n0,8,4\n", encoding="utf-8-sig")
+    assert len(read_trace(path)) == 1
+
+
+def test_a_row_that_is_too_short_and_columns_in_another_case_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "day.csv"
+    path.write_text("arrival,prompt,output\n0,8\n")
+    with pytest.raises(BadFile, match="line 2: the row is too short, it has no output"):
+        read_trace(path)
+    path.write_text("arrival,prompt,output,prefix,shared\n0,8,4\n")
+    assert len(read_trace(path)) == 1  # these columns may be left out
+    path.write_text("timestamp,contexttokens,generatedtokens\n0,8,4\n")
+    with pytest.raises(BadFile, match="Columns: TIMESTAMP, ContextTokens, GeneratedTokens"):
+        read_trace(path)

@@ -11,7 +11,8 @@ from shardwise.simulate.mean_field import MeanField, mean_field
 from shardwise.simulate.metrics import Slo, Summary
 from shardwise.simulate.traffic import Traffic
 
-MAX_DOUBLINGS = 20  # most doublings or halvings of the first rate
+FIRST_FACTOR = 1.1  # between the first rate and the next; each further factor is its square
+MAX_FACTORS = 7  # together a factor of 180,000
 HALVINGS = 50  # bisection steps in the closed form
 
 
@@ -72,37 +73,51 @@ def capacity(
         summaries[rate] = summary
         return summary.within >= slo.share
 
-    low, high = _bracket(meets, traffic.rate)
+    highest = highest_rate(meets, traffic.rate, tolerance)
+    mean_field_rate = None
+    if decode is None:
+        mean_field_rate = _mean_field_rate(traffic, pool, slo)
+    return Capacity(
+        rate=highest,
+        summary=summaries[highest],
+        trials=tuple((rate, summaries[rate].within) for rate in sorted(summaries)),
+        mean_field_rate=mean_field_rate,
+    )
+
+
+def highest_rate(meets: Callable[[float], bool], start: float, tolerance: float) -> float:
+    """Return a rate that meets the bounds, while a rate higher by `tolerance` does not.
+
+    Raises:
+        BadInput: every rate meets the bounds.
+        NoPlan: no rate meets the bounds.
+    """
+    low, high = _bracket(meets, start)
     while high > low * (1 + tolerance):
         middle = (low * high) ** 0.5
         if meets(middle):
             low = middle
         else:
             high = middle
-    mean_field_rate = None
-    if decode is None:
-        mean_field_rate = _mean_field_rate(traffic, pool, slo)
-    return Capacity(
-        rate=low,
-        summary=summaries[low],
-        trials=tuple((rate, summaries[rate].within) for rate in sorted(summaries)),
-        mean_field_rate=mean_field_rate,
-    )
+    return low
 
 
 def _bracket(meets: Callable[[float], bool], start: float) -> tuple[float, float]:
-    """Return a rate that meets the bounds, and twice that rate, which does not."""
+    """Return two rates, of which the lower one meets the bounds and the higher one does not."""
     rate = start
+    factor = FIRST_FACTOR
     if meets(rate):
-        for _ in range(MAX_DOUBLINGS):
-            if not meets(2 * rate):
-                return rate, 2 * rate
-            rate *= 2
+        for _ in range(MAX_FACTORS):
+            if not meets(factor * rate):
+                return rate, factor * rate
+            rate *= factor
+            factor *= factor
         raise BadInput("the traffic is so short that every rate meets the bounds. Make it longer.")
-    for _ in range(MAX_DOUBLINGS):
-        rate /= 2
+    for _ in range(MAX_FACTORS):
+        rate /= factor
         if meets(rate):
-            return rate, 2 * rate
+            return rate, factor * rate
+        factor *= factor
     raise NoPlan(
         f"no rate meets the bounds: not even {rate:.3g} requests per second. Relax them, or make "
         "passes faster."

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwise.errors import BadInput, UnknownName
-from shardwise.simulate.engine import SimulatedEngine
+from shardwise.simulate.engine import ALL_TIME, SimulatedEngine
 from shardwise.simulate.limits import Limits
 from shardwise.simulate.metrics import RequestLog, SimulationResult
 from shardwise.simulate.request import Request, SequenceState
@@ -53,6 +53,7 @@ def simulate(
     decode: Pool | None = None,
     transfer_s_per_token: float = 0.0,
     fast_forward: bool = True,
+    counted_s: tuple[float, float] = ALL_TIME,
 ) -> SimulationResult:
     """Simulate engines until they have served all requests of the traffic.
 
@@ -63,22 +64,25 @@ def simulate(
         transfer_s_per_token: seconds per prompt token to transfer keys and values to the decode
             engine, starting at the first token. Transfers do not slow each other down.
         fast_forward: whether to simulate identical passes as one event: see `SimulatedEngine`.
+        counted_s: start and end of the time of which averages of the load are taken: without the
+            start of the run, in which engines fill, and its end, in which they drain.
 
     Raises:
         BadInput: a request is too long for the KV cache, or the transfer time is negative.
     """
     if transfer_s_per_token < 0:
         raise BadInput(f"transfer_s_per_token must not be negative: {transfer_s_per_token}.")
-    return _EventLoop(traffic, pool, decode, transfer_s_per_token, fast_forward).run()
+    return _EventLoop(traffic, pool, decode, transfer_s_per_token, fast_forward, counted_s).run()
 
 
 class _RoutedPool:
     """The engines of one pool, and their router."""
 
-    def __init__(self, pool: Pool, fast_forward: bool) -> None:
+    def __init__(self, pool: Pool, fast_forward: bool, counted_s: tuple[float, float]) -> None:
         self.engines: list[SimulatedEngine] = []
         for _ in range(pool.replicas):
-            self.engines.append(SimulatedEngine(pool.times, pool.limits, fast_forward))
+            engine = SimulatedEngine(pool.times, pool.limits, fast_forward, counted_s)
+            self.engines.append(engine)
         self._round_robin = pool.router == "round_robin"
         self._n_routed = 0
 
@@ -104,13 +108,15 @@ class _EventLoop:
         decode: Pool | None,
         transfer_s_per_token: float,
         fast_forward: bool,
+        counted_s: tuple[float, float],
     ) -> None:
-        self.entry_pool = _RoutedPool(pool, fast_forward)
+        self.counted_s = counted_s
+        self.entry_pool = _RoutedPool(pool, fast_forward, counted_s)
         self.decode_pool: _RoutedPool | None = None
         self.engines = list(self.entry_pool.engines)
         self.n_blocks = [pool.limits.n_blocks] * pool.replicas
         if decode is not None:
-            self.decode_pool = _RoutedPool(decode, fast_forward)
+            self.decode_pool = _RoutedPool(decode, fast_forward, counted_s)
             self.engines += self.decode_pool.engines
             self.n_blocks += [decode.limits.n_blocks] * decode.replicas
         self.engine_index = {engine: index for index, engine in enumerate(self.engines)}
@@ -155,7 +161,10 @@ class _EventLoop:
         while self._process_event():
             pass
         tallies = tuple(engine.tally for engine in self.engines)
-        return SimulationResult.of(self.request_log, tallies, tuple(self.n_blocks), self.end_s)
+        n_prefill = len(self.entry_pool.engines) if self.decode_pool else 0
+        return SimulationResult.of(
+            self.request_log, tallies, tuple(self.n_blocks), self.end_s, n_prefill, self.counted_s
+        )
 
     def _process_event(self) -> bool:
         """Process one arrival or one step of an engine; return False if there is no event left."""

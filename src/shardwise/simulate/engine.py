@@ -12,10 +12,13 @@ from shardwise.simulate.request import Request, SequenceState
 from shardwise.simulate.scheduler import Scheduler
 from shardwise.simulate.times import PassTimes
 
+ALL_TIME = (0.0, math.inf)
+
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of an engine, summed over its passes.
+    """Counters of an engine, summed over its passes; from `decode_passes` on, but for the peak and
+    preemptions, over those in the counted time.
 
     An integral over time is the sum of a count times the seconds for which it holds; divided by
     the duration it is a mean. All are exact, except that `used_s` takes the mean of the first and
@@ -23,9 +26,9 @@ class Tally:
     """
 
     passes: int = 0
-    decode_passes: int = 0  # passes in which at least one sequence decodes
-    decoded: int = 0  # number of sequences that decode, summed over the decode passes
     events: int = 0  # passes, where a series of identical passes counts as one
+    decode_passes: float = 0  # passes in which at least one sequence decodes
+    decoded: float = 0  # number of sequences that decode, summed over the decode passes
     busy_s: float = 0.0  # time in which passes run
     running_s: float = 0.0  # integral of the number of sequences that have blocks
     system_s: float = 0.0  # integral of the number of requests that wait or run
@@ -43,14 +46,22 @@ class SimulatedEngine:
         fast_forward: whether to simulate a series of identical passes as one event. Each of them
             then takes the time of their mean pass; the sum is exact if `times` is affine in
             `kv_tokens`.
+        counted_s: start and end of the time in which the tally counts.
     """
 
-    def __init__(self, times: PassTimes, limits: Limits, fast_forward: bool = True) -> None:
+    def __init__(
+        self,
+        times: PassTimes,
+        limits: Limits,
+        fast_forward: bool = True,
+        counted_s: tuple[float, float] = ALL_TIME,
+    ) -> None:
         self.scheduler = Scheduler(limits)
         self.clock = 0.0
         self.tally = Tally()
         self._times = times
         self._fast_forward = fast_forward
+        self._counted_s = counted_s
         self._ahead = limits.passes_ahead > 0
         self._chosen_s = math.inf  # when the next pass is chosen, if passes are chosen ahead
         self._arrived: deque[tuple[Request, bool]] = deque()  # too late for the next pass
@@ -82,7 +93,8 @@ class SimulatedEngine:
         if self._in_system == 0 and self.clock < request.arrival_s:
             self.clock = request.arrival_s
         self._in_system += 1
-        self.tally.system_s += self.clock - request.arrival_s  # > 0 if it arrived during a pass
+        late_s = self.clock - request.arrival_s  # > 0 if it arrived during a pass
+        self.tally.system_s += self._counted(request.arrival_s, late_s)
 
     def step(self, until_s: float = math.inf) -> list[SequenceState]:
         """Run the next pass, or a series of identical passes; return the sequences that ended.
@@ -121,13 +133,15 @@ class SimulatedEngine:
         self._chosen_s = self.clock - seconds / n_passes
         tally.passes += n_passes
         tally.events += 1
-        if next_pass.n_decode:
-            tally.decode_passes += n_passes
-            tally.decoded += n_passes * next_pass.n_decode
-        tally.busy_s += seconds
-        tally.system_s += self._in_system * seconds
-        tally.running_s += (self._in_system - len(scheduler.waiting)) * seconds
-        tally.used_s += (first_used + last_used) / 2 * seconds
+        counted_s = self._counted(start_s, seconds)
+        if next_pass.n_decode and counted_s:
+            counted_passes = n_passes * counted_s / seconds
+            tally.decode_passes += counted_passes
+            tally.decoded += counted_passes * next_pass.n_decode
+        tally.busy_s += counted_s
+        tally.system_s += self._in_system * counted_s
+        tally.running_s += (self._in_system - len(scheduler.waiting)) * counted_s
+        tally.used_s += (first_used + last_used) / 2 * counted_s
         if last_used > tally.peak_used:
             tally.peak_used = last_used
         delivered_s = self._delivered_s(next_pass, start_s, seconds)
@@ -139,6 +153,14 @@ class SimulatedEngine:
         self._in_system -= len(ended)
         tally.preemptions = scheduler.preemptions
         return ended
+
+    def _counted(self, start_s: float, seconds: float) -> float:
+        """Those of the seconds from `start_s` on that are in the counted time."""
+        first_s, last_s = self._counted_s
+        end_s = start_s + seconds
+        if first_s <= start_s and end_s <= last_s:
+            return seconds
+        return max(0.0, min(end_s, last_s) - max(start_s, first_s))
 
     def _delivered_s(self, of: Pass, start_s: float, seconds: float) -> dict[SequenceState, float]:
         """When the first tokens of prompts are there, if not at the end of the pass.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadInput
-from shardwise.simulate.engine import Tally
+from shardwise.simulate.engine import ALL_TIME, Tally
 from shardwise.simulate.request import Request, SequenceState
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ class Summary:
         queue_s: time from the arrival of a request to the start of its first pass.
         output_tokens_per_s: generated tokens per second, all engines together.
         requests_per_s: finished requests per second, all engines together.
-        utilisation: share of the time in which passes run, mean over the engines.
+        utilisation: share of the time in which passes run, mean over the engines that decode.
         step_s: time in which passes run, divided by the number of decode passes.
         decoding: mean number of sequences that decode in a decode pass.
         running: mean number of sequences that have blocks, all engines together.
         in_system: mean number of requests that wait or run, all engines together.
-        kv_use: share of the KV cache blocks in use, mean over time and engines.
-        kv_peak: largest share of the KV cache blocks in use in any engine.
+        kv_use: share of the KV cache blocks in use, mean over time and the engines that decode.
+        kv_peak: largest share of the KV cache blocks in use in any of them.
+        prefill_utilisation, prefill_kv_use, prefill_kv_peak: the same of separate prefill engines;
+            None without them.
         preemptions: number of preemptions.
         hit_rate: share of the prompt tokens that were in the prefix cache.
         goodput: requests per second that meet the bounds of an `Slo`.
@@ -106,6 +108,9 @@ class Summary:
     hit_rate: float
     goodput: float
     within: float
+    prefill_utilisation: float | None = None
+    prefill_kv_use: float | None = None
+    prefill_kv_peak: float | None = None
 
 
 class RequestLog:
@@ -149,16 +154,26 @@ class SimulationResult:
         tallies: tally of each engine, prefill engines before decode engines.
         n_blocks: number of KV cache blocks of each engine.
         duration_s: seconds from the start to the end of the last request.
+        n_prefill: number of separate prefill engines.
+        counted_s: start and end of the time that tallies count.
     """
 
     columns: dict[str, Array]
     tallies: tuple[Tally, ...]
     n_blocks: tuple[int, ...]
     duration_s: float
+    n_prefill: int = 0
+    counted_s: tuple[float, float] = ALL_TIME
 
     @classmethod
     def of(
-        cls, log: RequestLog, tallies: tuple[Tally, ...], n_blocks: tuple[int, ...], end_s: float
+        cls,
+        log: RequestLog,
+        tallies: tuple[Tally, ...],
+        n_blocks: tuple[int, ...],
+        end_s: float,
+        n_prefill: int = 0,
+        counted_s: tuple[float, float] = ALL_TIME,
     ) -> SimulationResult:
         """Build the result from the log and the tallies of a run."""
         import numpy as np
@@ -166,7 +181,14 @@ class SimulationResult:
         table = np.frombuffer(log.rows, dtype=np.float64).reshape(-1, len(COLUMNS))
         order = np.argsort(table[:, 0], kind="stable")
         columns = {name: column[order] for name, column in zip(COLUMNS, table.T, strict=True)}
-        return cls(columns=columns, tallies=tallies, n_blocks=n_blocks, duration_s=end_s)
+        return cls(
+            columns=columns,
+            tallies=tallies,
+            n_blocks=n_blocks,
+            duration_s=end_s,
+            n_prefill=n_prefill,
+            counted_s=counted_s,
+        )
 
     def arrival_mask(self, after_s: float = 0.0, until_s: float = math.inf) -> Array:
         """Return a mask of the requests that arrived between these times, both included."""
@@ -208,26 +230,24 @@ class SimulationResult:
         Args:
             slo: bounds for `goodput` and `within`; None for no bounds.
             after_s, until_s: latencies, `within` and `hit_rate` are computed from the requests that
-                arrived between these times, to exclude the start and the end of the run. All other
-                statistics are of the whole run.
+                arrived between these times, to exclude the start and the end of the run. Averages
+                of the load are of `counted_s`.
         """
         columns = self.columns
-        tallies = self.tallies
         times = self.times(after_s, until_s)
         is_counted = self.arrival_mask(after_s, until_s)
         outputs = columns["output"][is_counted]
         prompt_tokens = columns["prompt"][is_counted].sum()
-        engine_s = max(self.duration_s, 1e-300) * len(tallies)  # an empty run lasts 0 s
-        wall_s = engine_s / len(tallies)
         within = self.within(slo or Slo(), after_s, until_s)
-        rate = len(columns["id"]) / wall_s
-        busy_s = sum(tally.busy_s for tally in tallies)
-        decode_passes = max(1, sum(tally.decode_passes for tally in tallies))
-        kv_use_s = 0.0
-        kv_peak = 0.0
-        for tally, n_blocks in zip(tallies, self.n_blocks, strict=True):
-            kv_use_s += tally.used_s / n_blocks
-            kv_peak = max(kv_peak, tally.peak_used / n_blocks)
+        first_s, last_s = self.counted_s
+        wall_s = max(min(last_s, self.duration_s) - first_s, 1e-300)  # an empty run lasts 0 s
+        ended = (columns["end_s"] >= first_s) & (columns["end_s"] <= last_s)
+        rate = float(ended.sum()) / wall_s
+        tallies = self.tallies
+        decoding = tallies[self.n_prefill :]
+        decode_passes = max(1, sum(tally.decode_passes for tally in decoding))
+        busy, kv_use, kv_peak = self._load(self.n_prefill, len(tallies), wall_s)
+        prefill_load = self._load(0, self.n_prefill, wall_s) if self.n_prefill else (None,) * 3
         return Summary(
             requests=len(columns["id"]),
             duration_s=self.duration_s,
@@ -235,17 +255,31 @@ class SimulationResult:
             tpot_s=Spread.of(times["tpot"][outputs > 1]),
             latency_s=Spread.of(times["latency"]),
             queue_s=Spread.of(times["queue"]),
-            output_tokens_per_s=float(columns["output"].sum()) / wall_s,
+            output_tokens_per_s=float(columns["output"][ended].sum()) / wall_s,
             requests_per_s=rate,
-            utilisation=busy_s / engine_s,
-            step_s=busy_s / decode_passes,
-            decoding=sum(tally.decoded for tally in tallies) / decode_passes,
+            utilisation=busy,
+            prefill_utilisation=prefill_load[0],
+            step_s=sum(tally.busy_s for tally in decoding) / decode_passes,
+            decoding=sum(tally.decoded for tally in decoding) / decode_passes,
             running=sum(tally.running_s for tally in tallies) / wall_s,
             in_system=sum(tally.system_s for tally in tallies) / wall_s,
-            kv_use=kv_use_s / engine_s,
+            kv_use=kv_use,
             kv_peak=kv_peak,
+            prefill_kv_use=prefill_load[1],
+            prefill_kv_peak=prefill_load[2],
             preemptions=sum(tally.preemptions for tally in tallies),
             hit_rate=float(columns["hit"][is_counted].sum() / max(1.0, prompt_tokens)),
             goodput=rate * within,
             within=within,
         )
+
+    def _load(self, first: int, end: int, wall_s: float) -> tuple[float, float, float]:
+        """Share of the time in which the engines from `first` to before `end` run passes, and the
+        mean and the largest share of their blocks in use."""
+        tallies = self.tallies[first:end]
+        n_blocks = self.n_blocks[first:end]
+        engine_s = wall_s * len(tallies)
+        used_s = sum(tally.used_s / n for tally, n in zip(tallies, n_blocks, strict=True))
+        peak = max(tally.peak_used / n for tally, n in zip(tallies, n_blocks, strict=True))
+        busy = sum(tally.busy_s for tally in tallies) / engine_s
+        return min(1.0, busy), used_s / engine_s, peak  # sums of passes are rounded

@@ -15,7 +15,7 @@ class PrefixBlocks(NamedTuple):
         block_tokens: tokens of a block.
     """
 
-    ids: tuple[int, ...]
+    ids: tuple[Hashable, ...]
     block_tokens: int
 
     def first_tokens_in(self, ids: Container[object]) -> int:
@@ -27,7 +27,7 @@ class PrefixBlocks(NamedTuple):
             n_tokens += self.block_tokens
         return n_tokens
 
-    def id_at(self, end: int) -> int:
+    def id_at(self, end: int) -> Hashable:
         """The id of the block that has the token before position `end`."""
         return self.ids[(end - 1) // self.block_tokens]
 

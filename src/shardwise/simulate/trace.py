@@ -35,7 +35,7 @@ def read_trace(path: str | Path) -> Traffic:
 
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f'cannot read "{path}": {error}.') from None
     lines = list(_lines(file, text))
@@ -74,6 +74,12 @@ def _lines(file: Path, text: str) -> Iterable[tuple[int, Mapping[str, Any]]]:
     trace_format = _checked_format(f"{file}, line 1", [name.strip() for name in names])
     for fields in table:
         row = {(name or "").strip(): value for name, value in fields.items()}
+        missing = [name for name in trace_format.required if row.get(name) is None]
+        if missing:
+            raise BadFile(
+                f"{file}, line {table.line_num}: the row is too short, it has no "
+                f"{', no '.join(missing)}."
+            )
         yield table.line_num, trace_format.translate(row)
 
 
@@ -134,7 +140,7 @@ def _parse_row(location: str, fields: Mapping[str, Any], problems: list[str]) ->
 def _with_common_blocks(rows: Sequence[_Row]) -> Iterator[_Row]:
     """The requests, sharing those first blocks of their prompts that other requests have too.
 
-    A block that one request has alone would be found in the cache when the recording is repeated.
+    A block that one request has alone is found in no cache, and would take time to simulate.
     """
     counts = Counter(
         block_id

@@ -93,6 +93,13 @@ FORMATS = (
 
 
 def format_of(columns: Iterable[str]) -> TraceFormat:
-    """The format that requires most of the columns; ours if none does."""
+    """The format that requires most of the columns; ours if none does. Case decides last."""
     names = set(columns)
-    return max(FORMATS, key=lambda trace_format: len(names & set(trace_format.required)))
+    lower = {name.lower() for name in names}
+
+    def matches(trace_format: TraceFormat) -> tuple[int, int]:
+        required = trace_format.required
+        n_in_any_case = sum(name.lower() in lower for name in required)
+        return n_in_any_case, len(names & set(required))
+
+    return max(FORMATS, key=matches)

@@ -14,7 +14,7 @@ import shardwise as sw
 from shardwise import cli
 from shardwise.cli import progress
 from shardwise.measure import machine
-from shardwise.plan.serving import build, simulated_share, traffic
+from shardwise.plan.serving import build, simulated_pools, simulated_share, traffic
 from tests.golden.terminal import Stream, run
 
 PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512"
@@ -193,14 +193,14 @@ def test_few_engines_are_simulated_where_each_has_many_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     simulated = []
-    real = traffic.engines_to_simulate
+    real = simulated_pools.engines_to_simulate
 
     def kept(n_decode: int, n_prefill: int, batch: int) -> tuple[int, int, float]:
         counts = real(n_decode, n_prefill, batch)
         simulated.append((n_decode, counts[0]))
         return counts
 
-    monkeypatch.setattr(traffic, "engines_to_simulate", kept)
+    monkeypatch.setattr(simulated_pools, "engines_to_simulate", kept)
     monkeypatch.setattr(simulated_share, "MAX_SEQUENCES", 300)
     command = "plan llama3-8b h100 --serve --prompt 10 --output 10 --rate 3e4/s --batch 140"
     assert run(*command.split()).code == 0

@@ -79,6 +79,7 @@ def test_broken_recordings_are_told(text: str, told: str, tmp_path: Path) -> Non
     assert said.code == 2
     assert told in said.err.replace("\n  ", " ")
     assert "Traceback" not in said.err
+    assert "needs" not in said.err  # a recording has the rate and the lengths
 
 
 @pytest.mark.parametrize(

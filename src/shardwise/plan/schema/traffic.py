@@ -114,6 +114,8 @@ class TrafficEstimate(Summary):
         requests: number of judged requests: those that only fill or drain the engines do not count.
         kind, variation, source, seed: the arrivals; `source` is the file name of a recording. See
             `plan.serving.arrivals.Arrivals`.
+        recorded: requests of the recording, or 0.
+        part: if not all of them were simulated, the first and the last that were, counted from 1.
         prompt, output: shortest and longest prompts and outputs, if lengths were drawn.
         rate: requests that arrive per second.
         at: share of the requests that must meet the bounds.
@@ -143,6 +145,8 @@ class TrafficEstimate(Summary):
     chunked: bool
     tokens_per_pass: float
     mean_field: MeanField
+    recorded: int = 0
+    part: tuple[int, int] | None = None
     prompt: tuple[int, int] | None = None
     output: tuple[int, int] | None = None
     tried: tuple[TriedDeployment, ...] = ()

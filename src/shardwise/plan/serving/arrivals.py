@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.errors import BadInput, nearest
+from shardwise.plan.serving.recording import (
+    busiest_part,
+    one_by_one,
+    part_of,
+    prefix_hit_share,
+    repeat,
+    sample,
+)
 from shardwise.simulate import Traffic, read_trace
-from shardwise.simulate.planned import BLOCK_TOKENS
-from shardwise.simulate.request import PrefixBlocks
 from shardwise.simulate.traffic import constant, fixed, gamma, uniform
 from shardwise.workload import Serve
 
@@ -28,7 +34,10 @@ DEFAULT_AT = 0.99  # share of requests within the bounds, as in MLPerf Inference
 N_BEYOND = 20  # judged requests above the percentile, so that it is no random outlier
 MIN_JUDGED = 500
 MAX_JUDGED = 10_000
-MAX_TRACE_REQUESTS = 20_000  # of a recording; later requests are not simulated
+# Work of simulating a recording, see `recording.busiest_part`; of a longer one, its busiest part.
+MAX_TRACE_WORK = 20_000.0
+MIN_BUSIEST = 400  # requests of `Arrivals.busiest`
+MAX_IDLE = 1000  # of `Arrivals.idle`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +51,7 @@ class Arrivals:
             uniformly; None for lengths that are all those of the job.
         trace: the recorded requests, with their lengths and shared prefixes.
         name: file name of the recording.
+        once: whether a recording that is too short for the percentile is not repeated.
         at: share of the requests that must meet the bounds.
         seed: seed of the random numbers.
 
@@ -55,6 +65,7 @@ class Arrivals:
     output: tuple[int, int] | None = None
     trace: Traffic | None = None
     name: str = ""
+    once: bool = False
     at: float = DEFAULT_AT
     seed: int = 0
 
@@ -72,12 +83,46 @@ class Arrivals:
     @property
     def judges_whole_trace(self) -> bool:
         """Whether the recording is long enough to be simulated once; a shorter one is repeated."""
-        return self.trace is not None and len(self.trace) >= self.n_judged
+        return self.trace is not None and (self.once or len(self.trace) >= self.n_judged)
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """The simulated part of a long recording: its first request and the one after its last.
+
+        None if all requests are simulated.
+        """
+        if self.trace is None:
+            return None
+        first, end = busiest_part(self.trace, MAX_TRACE_WORK, self.n_judged)
+        return (first, end) if end - first < len(self.trace) else None
+
+    @property
+    def simulated(self) -> Traffic | None:
+        """The recorded requests that are simulated."""
+        if self.trace is None or self.part is None:
+            return self.trace
+        return part_of(self.trace, *self.part)
+
+    def busiest(self) -> Arrivals:
+        """The busiest part of a recording, in which most requests miss their bounds."""
+        trace = self.simulated
+        if trace is None:
+            return self
+        first, end = busiest_part(trace, MAX_TRACE_WORK / 20, MIN_BUSIEST)
+        return replace(self, trace=part_of(trace, first, end), once=True)
+
+    def idle(self) -> Arrivals:
+        """Some of the recorded requests, one by one, so that none waits for another."""
+        trace = self.simulated
+        if trace is None:
+            return self
+        return replace(self, trace=one_by_one(trace, MAX_IDLE), once=True)
 
     def max_context(self, job: Serve) -> int:
         """Tokens of the longest request, prompt and output."""
-        if self.trace is not None:
-            return int((self.trace.prompt + self.trace.output).max())
+        trace = self.simulated
+        if trace is not None:
+            return int((trace.prompt + trace.output).max())
         if self.prompt or self.output:
             longest_prompt = max(self.prompt or (job.prompt_tokens,))
             return longest_prompt + max(self.output or (job.output or 1,))
@@ -85,7 +130,7 @@ class Arrivals:
 
     def mean_job(self, job: Serve) -> Serve:
         """The job with the recording's mean lengths, share of prefix-cache hits, and rate."""
-        trace = self.trace
+        trace = self.simulated
         if trace is None:
             return job
         return replace(
@@ -109,12 +154,11 @@ class Arrivals:
         import numpy as np
 
         rng = np.random.default_rng(self.seed)
-        if self.trace is not None:
-            if self.judges_whole_trace:
-                trace = _first_requests(self.trace)
-            else:
-                trace = _repeat(self.trace, n / simulated_share)
-            return _sample(trace.at_rate(rate), simulated_share, rng)
+        trace = self.simulated
+        if trace is not None:
+            if not self.judges_whole_trace:
+                trace = repeat(trace, n / simulated_share)
+            return sample(trace.at_rate(rate), simulated_share, rng)
         # Bursts are drawn for all engines, then sampled: each engine gets its part of every burst.
         is_bursty = self.variation > 1
         if is_bursty:
@@ -131,7 +175,7 @@ class Arrivals:
             prefix=["all"] * n if shared else None,
             shared=np.minimum(prompt, shared) if shared else None,
         )
-        return _sample(traffic, simulated_share, rng) if is_bursty else traffic
+        return sample(traffic, simulated_share, rng) if is_bursty else traffic
 
 
 def _lengths(
@@ -139,6 +183,11 @@ def _lengths(
 ) -> Array:
     """Lengths between the limits, or all of `tokens` tokens."""
     return uniform(n, *limits, rng) if limits else fixed(n, tokens)
+
+
+def is_recording(text: str) -> bool:
+    """Whether a kind of traffic is the path of recorded requests."""
+    return Path(text).suffix in (".csv", ".jsonl")
 
 
 def read_arrivals(text: str, at: float = DEFAULT_AT) -> Arrivals:
@@ -152,7 +201,7 @@ def read_arrivals(text: str, at: float = DEFAULT_AT) -> Arrivals:
         BadFile: the recording cannot be read.
     """
     kind, colon, number = text.strip().partition(":")
-    if Path(text).suffix in (".csv", ".jsonl"):
+    if is_recording(text):
         return Arrivals(kind="trace", trace=read_trace(text), name=Path(text).name, at=at)
     if kind not in KINDS or (colon and kind != "bursty"):
         raise BadInput(
@@ -172,76 +221,3 @@ def read_arrivals(text: str, at: float = DEFAULT_AT) -> Arrivals:
             f"at most {MAX_VARIATION:g}. Write bursty:{BURSTY_VARIATION:g}."
         )
     return Arrivals(kind=kind, variation=variation, at=at)
-
-
-def prefix_hit_share(trace: Traffic, *, warm: bool = False) -> float:
-    """Share of all prompt tokens that hit a prefix cache which never evicts.
-
-    A request reuses those whole blocks of its prefix that earlier requests have computed.
-
-    Args:
-        trace: the requests in order of arrival.
-        warm: whether the cache holds the prefixes of all requests from the start.
-    """
-    import numpy as np
-
-    if trace.prefix is None or trace.shared is None:
-        return 0.0
-    block_tokens = np.minimum(trace.shared, trace.prompt - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-    n_cached: dict[object, int] = {}
-    n_reused = 0
-    for _ in range(2 if warm else 1):
-        n_reused = 0
-        for prefix, n_tokens in zip(trace.prefix, block_tokens.tolist(), strict=True):
-            if isinstance(prefix, PrefixBlocks):
-                n_reused += min(n_tokens, prefix.first_tokens_in(n_cached))
-                n_cached.update(dict.fromkeys(prefix.ids, prefix.block_tokens))
-            elif prefix is not None:
-                n_reused += min(n_tokens, n_cached.get(prefix, 0))
-                n_cached[prefix] = max(n_tokens, n_cached.get(prefix, 0))
-    return n_reused / float(trace.prompt.sum())
-
-
-def _first_requests(trace: Traffic) -> Traffic:
-    """The requests of a recording, at most the first `MAX_TRACE_REQUESTS`."""
-    import numpy as np
-
-    if len(trace) <= MAX_TRACE_REQUESTS:
-        return trace
-    return _requests_at(trace, np.arange(MAX_TRACE_REQUESTS))
-
-
-def _repeat(trace: Traffic, n: float) -> Traffic:
-    """Repeat a recording to `n` requests, with a mean inter-arrival time between two copies."""
-    import numpy as np
-
-    copies = np.arange(max(1, math.ceil(n / len(trace))))
-    period_s = len(trace) / trace.rate * len(trace) / max(1, len(trace) - 1)
-    arrival_s = np.asarray(trace.arrival_s)
-    rows = np.tile(np.arange(len(trace)), len(copies))
-    return _requests_at(trace, rows, (copies[:, None] * period_s + arrival_s).ravel())
-
-
-def _sample(traffic: Traffic, simulated_share: float, rng: np.random.Generator) -> Traffic:
-    """Draw a random share of the requests, at least one."""
-    if simulated_share >= 1:
-        return traffic
-    mask = rng.random(len(traffic)) < simulated_share
-    mask[0] |= not mask.any()
-    return _requests_at(traffic, mask.nonzero()[0])
-
-
-def _requests_at(traffic: Traffic, rows: Array, arrival_s: Array | None = None) -> Traffic:
-    """The requests with the indices `rows`, which may repeat; `arrival_s` replaces their times."""
-    if arrival_s is None and traffic.arrival_s is not None:
-        arrival_s = traffic.arrival_s[rows]
-    prefix = traffic.prefix
-    shared = traffic.shared
-    return replace(
-        traffic,
-        prompt=traffic.prompt[rows],
-        output=traffic.output[rows],
-        arrival_s=arrival_s,
-        prefix=None if prefix is None else [prefix[row] for row in rows],
-        shared=None if shared is None else shared[rows],
-    )

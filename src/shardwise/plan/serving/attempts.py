@@ -15,7 +15,13 @@ from shardwise.errors import DoesNotFit, NoPlan, NoStrategy, TooManyChips
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.refusals import rank_or_explain
-from shardwise.plan.serving.traffic_search import N_CANDIDATES, under_traffic
+from shardwise.plan.serving.traffic import CAPACITY_STEP
+from shardwise.plan.serving.traffic_search import (
+    N_CANDIDATES,
+    at_largest_rate,
+    led_by,
+    under_traffic,
+)
 from shardwise.search.serving.rank import Ranking, Request, rank
 from shardwise.search.serving.rule import USUAL_TPOT_S, USUAL_TTFT_S, Slack
 from shardwise.workload import Serve
@@ -71,18 +77,20 @@ def _explained(request: Request, refusal: NoPlan) -> NoPlan:
     return refusal
 
 
-def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...]]]:
-    """Requests to try, each with the names of the bounds that it adds."""
+def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...], tuple[str, ...]]]:
+    """Requests to try, each with the names of the bounds that it adds, and of those not kept."""
     job = request.job
     missing = {"ttft_s": USUAL_TTFT_S, "tpot_s": USUAL_TPOT_S}
     usual = {name: bound for name, bound in missing.items() if getattr(job, name) is None}
+    unmet: tuple[str, ...] = ()
     if job.rate and usual:
         names = tuple(name.removesuffix("_s") for name in usual)
         for factor in (1.0, LOOSER):
             bounds = {name: factor * bound for name, bound in usual.items()}
             jobs = [_bounded(j, bounds) for j in request.jobs]
-            yield replace(request, jobs=jobs), names
-    yield request, ()
+            yield replace(request, jobs=jobs), names, unmet
+            unmet = names
+    yield request, (), unmet
 
 
 def _bounded(job: Serve, bounds: dict[str, float]) -> Serve:
@@ -92,35 +100,67 @@ def _bounded(job: Serve, bounds: dict[str, float]) -> Serve:
 def _once(
     request: Request,
     usual: tuple[str, ...],
+    unmet: tuple[str, ...],
     n_candidates: int,
     arrivals: Arrivals | None,
     *,
     largest: bool,
 ) -> tuple[Request, Ranking, TrafficEstimate | None]:
-    """One attempt; `usual` names the bounds that it adds. The result is that of `searched`."""
+    """One attempt, see `_attempts`. The result is that of `searched`."""
     traffic = None
     if arrivals is None:
         ranking = rank(request, n_candidates)
     else:
         n_ranked = max(n_candidates, N_CANDIDATES)
         ranking, traffic = _simulated(request, n_ranked, arrivals, largest=largest)
-    return request, replace(ranking, rule=replace(ranking.rule, usual=usual)), traffic
+        if largest and not request.job.rate and request.machine_is_given:
+            ranking, traffic = _of_whole_machine(request, ranking, traffic, n_ranked, arrivals)
+    return request, replace(ranking, rule=replace(ranking.rule, usual=usual, unmet=unmet)), traffic
 
 
 def _simulated(
-    request: Request, n_candidates: int, arrivals: Arrivals, *, largest: bool
+    request: Request, n_candidates: int, arrivals: Arrivals, *, largest: bool, fewest: bool = True
 ) -> tuple[Ranking, TrafficEstimate]:
     """The ranking led by the deployment that meets the bounds in simulation, and its metrics.
 
-    Means that miss the bounds by little are no refusal: those deployments are simulated, too.
+    Means that miss the bounds by little are no refusal: those deployments are simulated, too, if
+    the machine has no room for more engines.
     """
+    ranking = None
     try:
         ranking = rank(request, n_candidates, each_prefill=True)
-        return under_traffic(request, ranking, arrivals, largest=largest)
+        return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
     except TooManyChips:
         raise
     except NoStrategy:
-        if not request.job.rate:
+        if not request.job.rate or (ranking and not request.machine_is_given):
             raise
     ranking = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
-    return under_traffic(request, ranking, arrivals, largest=largest)
+    return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
+
+
+def _of_whole_machine(
+    request: Request,
+    ranking: Ranking,
+    traffic: TrafficEstimate,
+    n_candidates: int,
+    arrivals: Arrivals,
+) -> tuple[Ranking, TrafficEstimate]:
+    """The ranking led by the deployment with the highest rate of the machine, and its metrics.
+
+    The deployment that is best by means is not always that. From its highest rate on, a higher one
+    is searched as if it were stated, until the search finds nothing that serves it.
+    """
+    while traffic.capacity:
+        rate = traffic.capacity.rate * (1 + CAPACITY_STEP)
+        at_rate = replace(request, jobs=[replace(job, rate=rate) for job in request.jobs])
+        try:
+            searched, _ = _simulated(at_rate, n_candidates, arrivals, largest=False, fewest=False)
+        except NoStrategy:
+            break
+        best, higher = at_largest_rate(searched.candidates[0], arrivals)
+        if higher.rate <= traffic.rate:
+            break
+        ranking = led_by(best, ranking)
+        traffic = higher
+    return ranking, traffic

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise import units
-from shardwise.errors import BadInput, NoStrategy
+from shardwise.errors import NoStrategy
 from shardwise.hardware import System
 from shardwise.hardware.shape import MAX_CHIPS
-from shardwise.plan.schema.traffic import Engines, TrafficEstimate, TriedDeployment
+from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.engine_kinds import EngineKind, engine_kind, engines_of, one_engine
 from shardwise.plan.serving.resize import (
     chips_to_next_price,
     engine_counts,
@@ -26,21 +27,20 @@ from shardwise.plan.serving.resize import (
     resized,
 )
 from shardwise.plan.serving.traffic import estimate, largest_rate
-from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.plan.serving.trials import Trials
+from shardwise.search.serving.candidate import Candidate
 from shardwise.search.serving.choose import CLEAR_GAIN
 from shardwise.search.serving.rank import Ranking, Request
 from shardwise.simulate import Spread
-from shardwise.strategy.serving_layout import ServeLayout
-
-EngineKind = tuple[bool, ServeLayout, int, str]
 
 N_CANDIDATES = 200  # deployments that the search by means keeps
 N_STARTS = 8  # of them queued at first, with separate prefill engines, and as many without
-MAX_TRIES = 24  # simulated deployments
+MAX_TRIES = 24  # deployments of which all requests are simulated
+MAX_RECORDED_TRIES = 12  # the same of a recording, which has up to ten times the requests
+MAX_SCREENS = 72  # of which at least a few are
 MAX_TRIES_PER_PRICE = 3
 MAX_TRIES_WITH_FEWER = 6  # simulations with fewer engines, after one that meets the bounds
-SCREEN_REQUESTS = 400  # requests of a first, short simulation
-SCREEN_MARGIN = 0.05  # if it shows the share within the bounds this much too small, it is the last
+RECORDED_FAR = 4.0  # the same of a recording, whose simulations take long, over the allowed misses
 FAR_MARGIN = 0.2  # if that share is this much too small, several engines are added at once
 MIN_GAIN = 0.005  # by which added engines must raise the share of requests within the bounds
 
@@ -68,7 +68,12 @@ class _QueuedDeployment:
 
 
 def under_traffic(
-    request: Request, ranking: Ranking, arrivals: Arrivals, *, largest: bool
+    request: Request,
+    ranking: Ranking,
+    arrivals: Arrivals,
+    *,
+    largest: bool,
+    fewest: bool = True,
 ) -> tuple[Ranking, TrafficEstimate]:
     """The ranking, led by the deployment that meets the bounds in simulation, and its metrics.
 
@@ -76,27 +81,45 @@ def under_traffic(
         request: the request of the search by means.
         ranking: the result of the search by means.
         largest: also find the highest rate that meets the bounds. A job without a rate has it.
+        fewest: whether engines that are not needed for the rate are removed.
 
     Raises:
         NoPlan: no deployment meets the bounds; the message says which came nearest.
     """
-    best = ranking.candidates[0]
     rate = request.job.rate
     if rate:
         machine = request.hardware if isinstance(request.hardware, System) else None
-        best, traffic = cheapest(ranking.candidates, arrivals, rate, machine)
+        best, traffic = cheapest(ranking.candidates, arrivals, rate, machine, fewest=fewest)
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
-        highest, traffic = largest_rate(best, arrivals)
-        best = best.at_rate(highest.rate)  # throughput and prices, too
-    others = [c for c in ranking.candidates if c.server.layout != best.server.layout]
+        best, traffic = at_largest_rate(ranking.candidates[0], arrivals)
     rule = replace(ranking.rule, percentile=arrivals.at)
-    return replace(ranking, candidates=[best, *others], rule=rule), traffic
+    return led_by(best, replace(ranking, rule=rule)), traffic
+
+
+def at_largest_rate(candidate: Candidate, arrivals: Arrivals) -> SimulatedDeployment:
+    """The deployment at the highest rate at which it meets its bounds, and the metrics there."""
+    highest, traffic = largest_rate(candidate, arrivals)
+    return candidate.at_rate(highest.rate), traffic  # throughput and prices, too
+
+
+def led_by(best: Candidate, ranking: Ranking) -> Ranking:
+    """The ranking with another best deployment, before those of other layouts."""
+    rivals = [c for c in ranking.candidates if c.server.layout != best.server.layout]
+    other = ranking.other
+    if other and (other.prefill_server is None) == (best.prefill_server is None):
+        other = None  # of the same kind, with which the best one is not compared
+    return replace(ranking, candidates=[best, *rivals], other=other)
 
 
 def cheapest(
-    candidates: Sequence[Candidate], arrivals: Arrivals, rate: float, machine: System | None
+    candidates: Sequence[Candidate],
+    arrivals: Arrivals,
+    rate: float,
+    machine: System | None,
+    *,
+    fewest: bool,
 ) -> SimulatedDeployment:
     """Find the cheapest deployment whose simulated requests meet the bounds, and their metrics.
 
@@ -104,12 +127,17 @@ def cheapest(
         candidates: deployments of the search by means, cheapest first.
         rate: requests per second of the whole deployment.
         machine: the machine that was given; None if the number of chips is free.
+        fewest: whether engines that are not needed for the rate are removed.
 
     Raises:
         NoStrategy: no deployment meets the bounds; the message says which came nearest.
         BadInput: the longest request does not fit in any engine.
     """
-    return _TrafficSearch(arrivals, rate, machine).run(candidates)
+    search = _TrafficSearch(arrivals, rate, machine)
+    best, traffic = search.run(candidates)
+    if fewest:
+        best, traffic = search.with_fewer(best, traffic)
+    return search.with_allowed_batch(best, traffic)
 
 
 class _TrafficSearch:
@@ -119,7 +147,6 @@ class _TrafficSearch:
         queued: keys of all deployments that were ever queued or simulated.
         n_at_price: price level -> number of deployments simulated at it.
         too_few: kind of engine -> largest number of such engines that missed the bounds.
-        refusal: the last error of a deployment that could not be simulated.
     """
 
     def __init__(self, arrivals: Arrivals, rate: float, machine: System | None) -> None:
@@ -131,36 +158,37 @@ class _TrafficSearch:
         self.queued: set[tuple[Any, ...]] = set()
         self.n_at_price: dict[int, int] = {}
         self.too_few: dict[EngineKind, int] = {}
-        self.tried: list[TriedDeployment] = []
-        self.refusal: BadInput | None = None
+        self.trials = Trials(arrivals, rate)
 
     def run(self, candidates: Sequence[Candidate]) -> SimulatedDeployment:
         for disaggregated in (False, True):
             starts = [c for c in candidates if (c.prefill_server is not None) == disaggregated]
             for candidate in starts[:N_STARTS]:
                 self._enqueue(_QueuedDeployment(0, _used_bound(candidate), 0, candidate))
-        while self.queue and len(self.tried) < MAX_TRIES:
+        trials = self.trials
+        most = MAX_RECORDED_TRIES if self.arrivals.judges_whole_trace else MAX_TRIES
+        while self.queue and trials.n_whole < most and len(trials.tried) < MAX_SCREENS:
             entry = heapq.heappop(self.queue)
             if self._grow_if_too_few(entry):
                 continue
             self.n_at_price[entry.price_level] = self.n_at_price.get(entry.price_level, 0) + 1
-            if self.n_at_price[entry.price_level] > MAX_TRIES_PER_PRICE:
+            if self._has_enough_at(entry.price_level):
                 self._enqueue_grown(entry, None)
                 continue
-            traffic = self._simulate(entry.candidate)
+            traffic = trials.simulate(entry.candidate)
             if traffic is None:
                 continue
             if traffic.holds:
-                return self._with_fewer(entry.candidate, traffic)
+                return entry.candidate, traffic
             gained = entry.within is None or traffic.within > entry.within + MIN_GAIN
             if gained or _needs_more_engines(traffic):
                 self._enqueue_grown(entry, traffic)
-        if not self.tried and self.refusal:
-            raise self.refusal
-        nearest = max(self.tried, key=lambda deployment: deployment.within)
+        if not trials.tried and trials.refusal:
+            raise trials.refusal
+        nearest = max(trials.tried, key=lambda deployment: deployment.within)
         raise NoStrategy(
             f"no deployment keeps the bounds for {_percent(self.arrivals.at)} of the requests: of "
-            f"{len(self.tried)} that were simulated, {nearest} comes nearest with "
+            f"{len(trials.tried)} that were simulated, {nearest} comes nearest with "
             f"{_percent(nearest.within)}."
         )
 
@@ -174,9 +202,15 @@ class _TrafficSearch:
             entry.price_level = price_level(candidate.chips)
             heapq.heappush(self.queue, entry)
 
+    def _has_enough_at(self, level: int) -> bool:
+        """Whether enough were simulated at a price to go on to the next, which machines limit."""
+        if self.n_chips and level >= price_level(self.n_chips):
+            return False
+        return self.n_at_price[level] > MAX_TRIES_PER_PRICE
+
     def _is_new(self, candidate: Candidate) -> bool:
         engines = tuple(
-            (_one_engine(server), server.count, server.system.name)
+            (one_engine(server), server.count, server.system.name)
             for server in (candidate.server, candidate.prefill_server)
             if server
         )
@@ -192,35 +226,13 @@ class _TrafficSearch:
         counts = engine_counts(candidate)
         least_counts = []
         for server, count in zip((candidate.server, candidate.prefill_server), counts, strict=True):
-            failed = self.too_few.get(_engine_kind(server, candidate), -1) if server else -1
+            failed = self.too_few.get(engine_kind(server, candidate), -1) if server else -1
             least_counts.append(max(count, failed + 1))
         if tuple(least_counts) == counts:
             return False
         grown = resized(candidate, least_counts[0], least_counts[1], self.rate, self.machine)
         self._enqueue(replace(entry, candidate=grown))
         return True
-
-    def _simulate(self, candidate: Candidate) -> TrafficEstimate | None:
-        """Simulate few requests, then many if the share is nearly met; None if not possible."""
-        try:
-            traffic = estimate(candidate, self.arrivals, self.rate, n=SCREEN_REQUESTS)
-            is_near = traffic.holds or traffic.within >= self.arrivals.at - SCREEN_MARGIN
-            if is_near and not self.arrivals.judges_whole_trace:
-                traffic = estimate(candidate, self.arrivals, self.rate)
-        except BadInput as error:
-            self.refusal = error
-            return None
-        decode, prefill = _engines(candidate)
-        self.tried.append(
-            TriedDeployment(
-                decode=decode,
-                prefill=prefill,
-                n_chips=candidate.chips,
-                within=traffic.within,
-                holds=traffic.holds,
-            )
-        )
-        return traffic
 
     def _enqueue_grown(self, entry: _QueuedDeployment, traffic: TrafficEstimate | None) -> None:
         """Queue a deployment again with more engines of the kind that misses a bound.
@@ -237,10 +249,11 @@ class _TrafficSearch:
             within = traffic.within
             misses_ttft = _misses(traffic.ttft_s, traffic.ttft_bound_s, traffic.at)
             misses_tpot = _misses(traffic.tpot_s, traffic.tpot_bound_s, traffic.at)
-            n_growths += 3 if traffic.within < traffic.at - FAR_MARGIN else 1
+            far = RECORDED_FAR * (1 - traffic.at) if traffic.recorded else FAR_MARGIN
+            n_growths += 3 if traffic.within < traffic.at - far else 1
             if candidate.prefill_server and misses_ttft != misses_tpot:
                 server = candidate.prefill_server if misses_ttft else candidate.server
-                kind = _engine_kind(server, candidate)
+                kind = engine_kind(server, candidate)
                 self.too_few[kind] = max(server.count, self.too_few.get(kind, 0))
         # A price at which enough were simulated is passed at once, not engine by engine.
         n_chips = 0 if traffic else chips_to_next_price(candidate.chips)
@@ -259,11 +272,11 @@ class _TrafficSearch:
             grown = resized(candidate, *n_engines, self.rate, self.machine)
             self._enqueue(_QueuedDeployment(0, entry.used_bound, 0, grown, n_growths, within))
 
-    def _with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> SimulatedDeployment:
+    def with_fewer(self, candidate: Candidate, traffic: TrafficEstimate) -> SimulatedDeployment:
         """Remove engines while the bounds are met: several may have been added at once."""
         n_left = MAX_TRIES_WITH_FEWER
         for kind in (0, 1) if candidate.prefill_server else (0,):
-            step = engines_to_add(engine_counts(candidate)[kind], 1)
+            step = max(1, engine_counts(candidate)[kind] // 5)
             while step and n_left:
                 counts = list(engine_counts(candidate))
                 counts[kind] -= step
@@ -275,14 +288,20 @@ class _TrafficSearch:
                 smaller_traffic = None
                 if smaller and self._is_new(smaller):
                     n_left -= 1
-                    smaller_traffic = self._simulate(smaller)
+                    smaller_traffic = self.trials.simulate(smaller)
                 if smaller and smaller_traffic and smaller_traffic.holds:
                     candidate = smaller
                     traffic = smaller_traffic
                 else:
                     step //= 2
-        engines = _engines(candidate)
-        tried = [other for other in self.tried if (other.decode, other.prefill) != engines]
+        return candidate, traffic
+
+    def with_allowed_batch(
+        self, candidate: Candidate, traffic: TrafficEstimate
+    ) -> SimulatedDeployment:
+        """Plan with the batch that the scheduler allows; the metrics list the other deployments."""
+        engines = engines_of(candidate)
+        rejected = [row for row in self.trials.tried if (row.decode, row.prefill) != engines]
         batch = _allowed_batch(candidate, traffic)
         if batch != candidate.batch:
             allowed = replace(candidate, batch=batch)
@@ -290,7 +309,7 @@ class _TrafficSearch:
             if allowed_traffic.holds:
                 candidate = allowed
                 traffic = allowed_traffic
-        return candidate, replace(traffic, tried=tuple(tried))
+        return candidate, replace(traffic, tried=tuple(rejected))
 
 
 def _allowed_batch(candidate: Candidate, traffic: TrafficEstimate) -> int:
@@ -327,39 +346,6 @@ def _misses(spread: Spread, bound_s: float | None, at: float) -> bool:
     if at < 0.95:
         return spread.p90 > bound_s
     return spread.p99 > bound_s
-
-
-def _engine_kind(server: Server, candidate: Candidate) -> EngineKind:
-    """What makes engines equal: whether they only prefill, layout, chips and weight dtype."""
-    return (
-        server is candidate.prefill_server,
-        _one_engine(server),
-        server.n_chips,
-        server.job.weights,
-    )
-
-
-def _one_engine(server: Server) -> ServeLayout:
-    """The layout of one engine, without the number of engines."""
-    return replace(server.layout, mesh=replace(server.layout.mesh, data=1))
-
-
-def _engines(candidate: Candidate) -> tuple[Engines, Engines | None]:
-    """The entries of the decode engines, and of separate prefill engines, in a plan."""
-    prefill = _engines_entry(candidate.prefill_server) if candidate.prefill_server else None
-    return _engines_entry(candidate.server), prefill
-
-
-def _engines_entry(server: Server) -> Engines:
-    layout = server.layout
-    return Engines(
-        count=server.count,
-        mesh={**layout.sizes, "data": 1},
-        weights=layout.weights,
-        kv=layout.kv,
-        expert_tensor=layout.expert_tensor,
-        hardware=server.system.name,
-    )
 
 
 def _percent(share: float) -> str:

@@ -10,7 +10,7 @@ from shardwise import units
 from shardwise.plan.schema.serving import PlannedEngines, ServingPlan, ServingPoint
 from shardwise.plan.schema.traffic import layout_choices
 from shardwise.report.serving.details import details
-from shardwise.report.serving.reasons import BOUNDS, reason_text, rule_text
+from shardwise.report.serving.reasons import BOUNDS, loosened_text, reason_text, rule_text
 from shardwise.report.serving.traffic import traffic_lines
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.words import (
@@ -120,8 +120,10 @@ def _rate(value: float) -> str:
 
 
 def _times(plan: ServingPlan, verbose: bool) -> Iterator[tuple[str, str]]:
-    """Labels and texts: a warning, latencies of simulated requests, means, totals."""
+    """Labels and texts: warnings, latencies of simulated requests, means, totals."""
     yield from warnings(plan)
+    if loosened := loosened_text(plan.strategy.rule):
+        yield "bounds", loosened
     if plan.estimate.traffic:
         yield from traffic_lines(plan.estimate.traffic)
     if verbose or not plan.estimate.traffic:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from shardwise import units
 from shardwise.plan.schema.common import Reason
 from shardwise.plan.schema.serving import ServingPoint
@@ -18,7 +20,7 @@ from shardwise.plan.schema.serving_reasons import (
     TwiceTheChips,
 )
 from shardwise.report.words import counted, duration, listed, mesh_text
-from shardwise.search.serving.rule import Rule
+from shardwise.search.serving.rule import USUAL_TPOT_S, USUAL_TTFT_S, Rule
 
 # The longest part of a decode step -> what the deployment is bound by.
 BOUNDS = {
@@ -129,8 +131,24 @@ def rule_text(rule: Rule) -> str:
 def _usual_text(rule: Rule) -> str:
     """Which bounds are usual ones: `usual bounds, as none is given`."""
     if len(rule.usual) > 1:
-        return "usual bounds, as none is given"
+        return f"{'loosened' if rule.unmet else 'usual'} bounds, as none is given"
     return f"of which the job gives no {rule.usual[0].upper()}"
+
+
+def loosened_text(rule: Rule) -> str:
+    """That the usual bounds of a rate were not kept, and which are instead; empty if they were."""
+    if not rule.unmet:
+        return ""
+    usual = _bounds_text(rule.unmet, {"ttft": USUAL_TTFT_S, "tpot": USUAL_TPOT_S})
+    text = f"no deployment that was tried keeps the usual {usual}: "
+    if not rule.usual:
+        return f"{text}planned without"
+    kept = _bounds_text(rule.usual, {"ttft": rule.ttft_s or 0.0, "tpot": rule.tpot_s or 0.0})
+    return f"{text}loosened to {kept}"
+
+
+def _bounds_text(names: Sequence[str], seconds: Mapping[str, float]) -> str:
+    return " and ".join(f"{name.upper()} ≤ {duration(seconds[name])}" for name in names)
 
 
 def _decode_step(reason: DecodePass) -> str:

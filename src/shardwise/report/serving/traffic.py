@@ -41,13 +41,21 @@ def arrivals_text(traffic: TrafficEstimate) -> str:
     arrivals = {
         "poisson": "Poisson",
         "bursty": f"bursty (CV {traffic.variation:g})",
-        "trace": f"as in {traffic.source}",
+        "trace": f"as in {_recorded_part(traffic)}{traffic.source}",
     }
     text = f"{arrivals.get(traffic.kind, traffic.kind)}, {_rate(traffic.rate)}/s"
     for name, limits in (("prompts", traffic.prompt), ("outputs", traffic.output)):
         if limits:
             text += f", {name} of {limits[0]:,} to {limits[1]:,} tokens"
     return text
+
+
+def _recorded_part(traffic: TrafficEstimate) -> str:
+    """The part of a long recording that was simulated: `the busiest part (...) of `."""
+    if not traffic.part:
+        return ""
+    first, last = traffic.part
+    return f"the busiest part (requests {first:,}–{last:,} of {traffic.recorded:,}) of "
 
 
 def error_of_means(traffic: TrafficEstimate) -> str:
@@ -93,16 +101,28 @@ def _load(traffic: TrafficEstimate) -> str:
     preemptions = "no preemption"
     if traffic.preemptions:
         preemptions = counted(traffic.preemptions, "preemption")
+    busy = f"engines busy {percent(traffic.utilisation)} of the time"
+    cache = _cache_text(traffic.kv_use, traffic.kv_peak)
+    if traffic.prefill_utilisation is not None:
+        busy = (
+            f"prefill engines busy {percent(traffic.prefill_utilisation)} of the time, decode "
+            f"engines {percent(traffic.utilisation)}"
+        )
+        prefill = _cache_text(traffic.prefill_kv_use or 0.0, traffic.prefill_kv_peak or 0.0)
+        cache = f"{prefill} and {cache}"
     text = (
         f"queueing {duration(traffic.queue_s.p50)} at p50, {duration(traffic.queue_s.p99)} at "
-        f"p99; engines busy {percent(traffic.utilisation)} of the time; KV cache "
-        f"{percent(traffic.kv_use)} full (peak {percent(traffic.kv_peak)}), {preemptions}"
+        f"p99; {busy}; KV cache {cache}, {preemptions}"
     )
     if traffic.hit_rate:
         text += f", {percent(traffic.hit_rate)} of prompts cached"
     if traffic.simulated < 1:
         text += f"; {percent(traffic.simulated)} of the engines simulated"
     return text
+
+
+def _cache_text(mean: float, peak: float) -> str:
+    return f"{percent(mean)} full (peak {percent(peak)})"
 
 
 def _percentile(traffic: TrafficEstimate) -> str:

@@ -31,6 +31,8 @@ class Rule:
         percentile: share of the requests that must meet the bounds; None if the bounds apply to
             the means.
         usual: names of the bounds ("ttft", "tpot") that are usual ones, as the job states none.
+        unmet: names of the bounds whose usual values no deployment was found to keep. They were
+            loosened, or left out if they are not in `usual`.
         batch: sequences of the job, if it fixes them.
         any_machine: whether the search chose the machine, and with it the number of chips.
     """
@@ -41,6 +43,7 @@ class Rule:
     tpot_s: float | None = None
     percentile: float | None = None
     usual: tuple[str, ...] = ()
+    unmet: tuple[str, ...] = ()
     batch: int | None = None
     any_machine: bool = False
 

@@ -9,7 +9,7 @@ from shardwise.errors import BadInput
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.rebuild import rebuild
-from shardwise.plan.serving.traffic import SimulatedPools, SimulatedRun, simulated_pools
+from shardwise.plan.serving.simulated_pools import SimulatedPools, SimulatedRun, simulated_pools
 from shardwise.search.serving.candidate import Candidate
 from shardwise.serve.load.reply import Reply
 from shardwise.simulate import Pool, Slo, Summary, Traffic, simulate

@@ -12,10 +12,10 @@ from shardwise.errors import DoesNotFit, NoPlan, TooManyChips
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.serving.memory import engine_memory
 from shardwise.hardware.shape import MAX_CHIPS
-from shardwise.plan.serving import traffic_search
+from shardwise.plan.serving import trials
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.build import plan
-from shardwise.report.serving.reasons import rule_text
+from shardwise.report.serving.reasons import loosened_text, rule_text
 from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.serving.layouts import engine_meshes, has_only_pcie
 from shardwise.search.serving.rule import USUAL_TPOT_S, USUAL_TTFT_S, Rule
@@ -72,6 +72,10 @@ def test_bounds_that_nothing_keeps_are_loosened() -> None:
     chosen = plan(SMALL, sw.hardware("h100:1"), long)
     assert chosen.estimate.ttft_s > USUAL_TTFT_S
     assert (chosen.workload.ttft_s or 1e9) > USUAL_TTFT_S
+    told = loosened_text(chosen.strategy.rule)
+    assert "no deployment that was tried keeps the usual TTFT ≤ 2.00 s" in told
+    assert "loosened to TTFT ≤ 8.00 s" in told or "planned without" in told
+    assert loosened_text(plan(SMALL, sw.hardware("h100:1"), job(rate=1.0)).strategy.rule) == ""
 
 
 @pytest.mark.parametrize("bounds", [{}, {"ttft_s": 1.0, "tpot_s": 0.03}])
@@ -79,7 +83,7 @@ def test_bounds_that_nothing_keeps_are_loosened() -> None:
 def test_a_rate_for_more_chips_than_machines_have_is_refused_before_simulation(
     machine: str, bounds: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traffic_search, "estimate", None)  # would fail if it was called
+    monkeypatch.setattr(trials, "estimate", None)  # would fail if it was called
     hardware = sw.hardware(machine) if ":" in machine else sw.chip(machine)
     with pytest.raises(NoPlan, match="10,000,000") as error:
         plan(LLAMA, hardware, job(rate=1e9, **bounds), arrivals=Arrivals())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,12 @@ import shardwise as sw
 from shardwise.errors import BadFile, BadInput, NoStrategy
 from shardwise.plan.schema.json_io import decode
 from shardwise.plan.schema.json_output import encode
+from shardwise.plan.serving import build
 from shardwise.plan.serving.arrivals import Arrivals, prefix_hit_share, read_arrivals
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.traffic import (
     CAPACITY_STEP,
+    estimate,
     largest_rate,
 )
 from shardwise.simulate import read_trace
@@ -159,6 +163,22 @@ def test_a_recording_gives_lengths_prefixes_and_rate(tmp_path: Path) -> None:
     assert told.hit_rate == pytest.approx(plan.workload.cached, rel=0.01)
 
 
+def test_a_recording_that_is_repeated_finds_no_text_of_its_last_copy(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    lines = []
+    for i in range(100):  # each text comes twice
+        ids = list(range(8 * (i // 2), 8 * (i // 2) + 8))
+        row = {"timestamp": 1000 * i, "input_length": 4096, "output_length": 4, "hash_ids": ids}
+        lines.append(json.dumps(row))
+    path.write_text("\n".join(lines))
+    job = sw.Serve(context=1, ttft_s=0.5)
+    told = sw.plan(LLAMA, sw.hardware("h100:1"), job, traffic=str(path)).estimate.traffic
+    assert told
+    assert told.requests >= 2000
+    assert told.hit_rate <= prefix_hit_share(read_trace(path)) < 0.5
+    assert told.hit_rate == pytest.approx(0.5, abs=0.01)
+
+
 def test_a_machine_is_used_to_its_last_engine() -> None:
     """The engines that serve the rate on any number of chips do so on a machine of as many."""
     job = sw.Serve(prompt=2048, output=512, rate=20.0, ttft_s=1.0, tpot_s=0.05)
@@ -188,3 +208,50 @@ def test_refusals(tmp_path: Path) -> None:
         sw.plan(LLAMA, NODE, sw.Train(batch=8, seq=64), traffic="poisson")  # type: ignore[call-overload]
     with pytest.raises(NoStrategy, match=r"comes nearest with \d"):
         sw.plan(LLAMA, sw.hardware("h100:2"), chat(rate=15.0), traffic="bursty:20")
+
+
+def test_the_highest_rate_is_that_of_the_whole_machine() -> None:
+    # The best deployment by means serves 84 requests/s; others of the machine serve more.
+    model = sw.model("mixtral-8x7b")
+    job = chat(prompt=512, output=64, rate=None)
+    told = build.plan(model, NODE, job, arrivals=Arrivals(), largest=True).estimate.traffic
+    assert told
+    assert told.capacity
+    assert told.holds
+    assert told.rate == told.capacity.rate
+    stated = replace(job, rate=1.2 * 84)
+    assert build.plan(model, NODE, stated, arrivals=Arrivals()).estimate.traffic.holds
+    assert told.rate > stated.rate
+    with pytest.raises(NoStrategy):
+        build.plan(model, NODE, replace(job, rate=1.05 * told.rate), arrivals=Arrivals())
+
+
+def test_engines_that_still_fill_do_not_pass_for_engines_that_keep_up() -> None:
+    # Runs whose start lasts as long as a request of the closed form find every bound kept at 38/s,
+    # while the number of sequences, and with it the TPOT, still grows.
+    job = chat(prompt=1024, output=1024, ttft_s=1.0, tpot_s=0.05, rate=30.0)
+    job = replace(job, engine="sglang", weights="mxfp4")
+    plan = sw.plan(sw.model("gpt-oss-120b"), sw.hardware("h200:8"), job, {"expert": 2})
+    chosen = replace(rebuild(plan)[1], batch=192)
+    assert estimate(chosen, Arrivals(), 35.0).holds
+    assert not estimate(chosen, Arrivals(), 38.0).holds
+    assert not estimate(chosen, Arrivals(), 38.0, n=6000).holds
+
+
+@pytest.mark.parametrize("disaggregate", [True, False])
+def test_averages_of_the_load_are_of_the_time_in_which_requests_arrive(disaggregate: bool) -> None:
+    job = chat(rate=10.0, output=1024)  # an answer takes as long as hundreds of requests arrive
+    chosen = rebuild(sw.plan(LLAMA, NODE, job, disaggregate=disaggregate))[1]
+    told = estimate(chosen, Arrivals(seed=1), 10.0)
+    assert told.holds
+    assert told.in_system == pytest.approx(10.0 * told.latency_s.mean, rel=0.02)
+    longer = estimate(chosen, Arrivals(seed=1), 10.0, n=20_000)  # whose start and end are short
+    assert told.kv_use == pytest.approx(longer.kv_use, rel=0.05)
+    assert told.running == pytest.approx(longer.running, rel=0.05)
+    if not disaggregate:
+        assert told.prefill_utilisation is None
+        return
+    assert told.prefill_utilisation is not None
+    assert told.prefill_kv_use is not None
+    assert 0 < told.prefill_utilisation < told.utilisation
+    assert told.prefill_kv_use < told.kv_use

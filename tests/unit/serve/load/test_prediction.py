@@ -9,7 +9,7 @@ import shardwise as sw
 from shardwise.errors import BadInput
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.rebuild import rebuild
-from shardwise.plan.serving.traffic import simulated_pools
+from shardwise.plan.serving.simulated_pools import simulated_pools
 from shardwise.serve.load.measurement import measure
 from shardwise.serve.load.prediction import Predictor
 from shardwise.serve.load.reply import Reply

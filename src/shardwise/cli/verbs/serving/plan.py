@@ -15,6 +15,7 @@ from shardwise.cli.verbs.serving.traffic import read_traffic
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_engine, read_jobs, weights_of
 from shardwise.hardware import chip_of
 from shardwise.plan.serving import build
+from shardwise.plan.serving.arrivals import is_recording
 from shardwise.plan.serving.choice import choose
 from shardwise.report import machine_choice as choice_report
 from shardwise.report.document import plans_document, save
@@ -95,7 +96,7 @@ def run(
     )
     chip = chip_of(machine) if machine else None
     arrivals = inputs.read(read_traffic, traffic, at, capacity, requests)
-    recorded = arrivals is not None and arrivals.trace is not None
+    recorded = is_recording(traffic)
     dtypes = weights_of(config, dtype)
 
     def jobs_on(chip: sw.Chip | None) -> tuple[sw.Serve, ...]:

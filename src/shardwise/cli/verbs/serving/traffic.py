@@ -8,7 +8,7 @@ from dataclasses import replace
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_lengths
 from shardwise.errors import BadInput
-from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
+from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, is_recording, read_arrivals
 
 OFF = "off"  # value of --traffic that plans with mean times and simulates no requests
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -46,7 +46,7 @@ def read_traffic(
         inputs.done()
         return None
     arrivals = inputs.read(read_arrivals, traffic or "poisson")
-    recorded = arrivals is not None and arrivals.trace is not None
+    recorded = is_recording(traffic)
     if recorded:
         _check_recorded(inputs, requests)
     else:
