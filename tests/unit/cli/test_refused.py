@@ -14,7 +14,7 @@ import shardwise as sw
 from shardwise import cli
 from shardwise.cli import progress
 from shardwise.measure import machine
-from shardwise.plan.serving import build, simulated_pools, simulated_share, traffic
+from shardwise.plan.serving import build, simulated_pools, simulated_share
 from tests.golden.terminal import Stream, run
 
 PLAN = "plan llama3.2-1b v5e:2x2 --train --batch 8x512"
