@@ -267,28 +267,28 @@ def _factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
     return factorings
 
 
+@functools.lru_cache(maxsize=4096)
 def _factoring_arrays(sizes: Shape, shape: Shape) -> Factors:
-    """The same as an array, which is faster where there are many."""
+    """The same as an array, which is faster where there are many.
+
+    Cached, since the meshes of a search have the sizes of their first mesh axes in common.
+    """
     import numpy as np
 
-    factors = np.ones((1, 0, len(shape)), int)
-    remaining = np.array([shape])
-    for size in sizes:
-        if not len(factors):
-            return np.ones((0, len(sizes), len(shape)), int)
-        kinds, kind = np.unique(remaining, axis=0, return_inverse=True)
-        kind = kind.reshape(-1)
-        splits = [np.array(_splits(size, tuple(x)), int) for x in kinds.tolist()]
-        splits = [of_kind.reshape(-1, len(shape)) for of_kind in splits]
-        n_splits = np.array([len(of_kind) for of_kind in splits])
-        n = n_splits[kind]
-        before = np.repeat(np.arange(len(factors)), n)
-        within = np.arange(len(before)) - np.repeat(np.cumsum(n) - n, n)
-        first = np.cumsum(n_splits) - n_splits
-        parts = np.concatenate(splits)[first[kind][before] + within]
-        factors = np.concatenate([factors[before], parts[:, None]], axis=1)
-        remaining = remaining[before] // parts
-    return factors
+    if not sizes:
+        return np.ones((1, 0, len(shape)), int)
+    before = _factoring_arrays(sizes[:-1], shape)
+    remaining = np.array(shape) // before.prod(axis=1)
+    kinds, kind = np.unique(remaining, axis=0, return_inverse=True)
+    splits = [np.array(_splits(sizes[-1], tuple(x)), int) for x in kinds.tolist()]
+    splits = [of_kind.reshape(-1, len(shape)) for of_kind in splits]
+    n_splits = np.array([len(of_kind) for of_kind in splits], int)
+    n = n_splits[kind.reshape(-1)]
+    rows = np.repeat(np.arange(len(before)), n)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(n) - n, n)
+    first = (np.cumsum(n_splits) - n_splits)[kind.reshape(-1)]
+    parts = np.concatenate([np.ones((0, len(shape)), int), *splits])[first[rows] + within]
+    return np.concatenate([before[rows], parts[:, None]], axis=1)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -318,8 +318,15 @@ def _undominated(
     links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
     if pipe is not None:
         links[:, pipe] = np.where(factors > 1, factors / ends, np.inf).min(axis=2)[:, pipe]
-    different, first = np.unique(links, axis=0, return_index=True)
-    n_matching = (different[:, None] >= different).all(axis=2).sum(axis=0)  # with itself
+    codes = np.zeros(len(links), int)  # equal for equal rows; faster than np.unique of rows
+    for column in links.T:
+        _, ranks = np.unique(column, return_inverse=True)
+        _, codes = np.unique(codes * len(links) + ranks, return_inverse=True)
+    first = np.unique(codes, return_index=True)[1]
+    matches = np.ones((len(first), len(first)), bool)
+    for column in links[first].T:
+        matches &= column[:, None] >= column
+    n_matching = matches.sum(axis=0)  # with itself
     return _as_tuples(factors[np.sort(first[n_matching == 1])])
 
 
