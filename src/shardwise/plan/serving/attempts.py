@@ -15,7 +15,7 @@ from shardwise.errors import DoesNotFit, NoPlan, NoStrategy, TooManyChips
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.refusals import rank_or_explain
-from shardwise.plan.serving.traffic import CAPACITY_STEP
+from shardwise.plan.serving.traffic import CAPACITY_STEP, estimate
 from shardwise.plan.serving.traffic_search import (
     N_CANDIDATES,
     at_largest_rate,
@@ -129,14 +129,72 @@ def _simulated(
     ranking = None
     try:
         ranking = rank(request, n_candidates, each_prefill=True)
-        return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
+        kept = under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
+        if fewest and request.job.rate and arrivals.trace is None:
+            return _on_fewer_chips(request, kept, n_candidates, arrivals, largest=largest)
+        return kept
     except TooManyChips:
         raise
     except NoStrategy:
         if not request.job.rate or (ranking and not request.machine_is_given):
             raise
-    ranking = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
-    return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
+    try:
+        ranking = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
+        return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
+    except NoStrategy:
+        at_capacity = None
+        if ranking and fewest:  # means that miss the bounds by little
+            at_capacity = _below_capacity(request, n_candidates, arrivals)
+        if not at_capacity:
+            raise
+        return at_capacity
+
+
+def _below_capacity(
+    request: Request, n_candidates: int, arrivals: Arrivals
+) -> tuple[Ranking, TrafficEstimate] | None:
+    """Ranking and metrics of the deployment with a machine's highest rate, at the requested one.
+
+    None if that is higher, or if requests are recorded.
+    """
+    rate, ttft_s = request.job.rate, request.job.ttft_s
+    if not (rate and ttft_s and request.machine_is_given) or arrivals.trace:
+        return None
+    unrated = replace(request, jobs=[replace(job, rate=None) for job in request.jobs])
+    try:
+        ranking, highest = _simulated(unrated, n_candidates, arrivals, largest=True)
+    except NoPlan:
+        return None
+    ranking, highest = _of_whole_machine(unrated, ranking, highest, n_candidates, arrivals)
+    best = ranking.candidates[0].at_rate(rate)
+    traffic = estimate(best, arrivals, rate)
+    if highest.rate < rate or not traffic.holds:
+        return None
+    return led_by(best, ranking), traffic
+
+
+def _on_fewer_chips(
+    request: Request,
+    kept: tuple[Ranking, TrafficEstimate],
+    n_candidates: int,
+    arrivals: Arrivals,
+    *,
+    largest: bool,
+) -> tuple[Ranking, TrafficEstimate]:
+    """Ranking and metrics of a deployment on fewer chips whose means miss the bounds by little.
+
+    They stay those of `kept` if none meets the bounds in simulation.
+    """
+    n_chips = kept[0].candidates[0].chips
+    near = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
+    fewer = [candidate for candidate in near.candidates if candidate.chips < n_chips]
+    if not fewer:
+        return kept
+    near = replace(near, candidates=fewer)
+    try:
+        return under_traffic(request, near, arrivals, largest=largest, most=n_chips - 1)
+    except NoStrategy:
+        return kept
 
 
 def _of_whole_machine(

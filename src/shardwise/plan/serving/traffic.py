@@ -23,6 +23,8 @@ from shardwise.simulate.capacity import highest_rate
 from shardwise.simulate.planned import full_batch_tpot_s, mean_field_tpot_s
 
 CAPACITY_STEP = 0.02  # relative precision of the highest rate
+# Length of the run that confirms it: in short ones, a queue that grows slowly keeps the bounds.
+LONG_RUN = 4
 
 
 def slo_of(chosen: Candidate, arrivals: Arrivals) -> Slo:
@@ -134,12 +136,14 @@ def largest_rate(
     slo = slo_of(chosen, arrivals)
     shares: dict[float, float] = {}
 
-    def meets(rate: float) -> bool:
-        run = pools.run(arrivals, chosen, rate, arrivals.n_judged, slo)
+    def meets(rate: float, length: int = 1) -> bool:
+        run = pools.run(arrivals, chosen, rate, length * arrivals.n_judged, slo)
         shares[rate] = run.within(slo)
         return run.holds(slo)
 
     rate = highest_rate(meets, chosen.job.rate or chosen.most_requests_per_s, CAPACITY_STEP)
+    while arrivals.trace is None and not meets(rate, LONG_RUN):
+        rate /= 1 + CAPACITY_STEP
     limit = LargestRate(
         rate=rate,
         mean_field_rate=balanced_rate(chosen, pools),

@@ -74,6 +74,7 @@ def under_traffic(
     *,
     largest: bool,
     fewest: bool = True,
+    most: int | None = None,
 ) -> tuple[Ranking, TrafficEstimate]:
     """The ranking, led by the deployment that meets the bounds in simulation, and its metrics.
 
@@ -82,6 +83,7 @@ def under_traffic(
         ranking: the result of the search by means.
         largest: also find the highest rate that meets the bounds. A job without a rate has it.
         fewest: whether engines that are not needed for the rate are removed.
+        most: the most chips of a deployment; None for those of the machine.
 
     Raises:
         NoPlan: no deployment meets the bounds; the message says which came nearest.
@@ -89,7 +91,9 @@ def under_traffic(
     rate = request.job.rate
     if rate:
         machine = request.hardware if isinstance(request.hardware, System) else None
-        best, traffic = cheapest(ranking.candidates, arrivals, rate, machine, fewest=fewest)
+        best, traffic = cheapest(
+            ranking.candidates, arrivals, rate, machine, fewest=fewest, most=most
+        )
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
@@ -120,6 +124,7 @@ def cheapest(
     machine: System | None,
     *,
     fewest: bool,
+    most: int | None = None,
 ) -> SimulatedDeployment:
     """Find the cheapest deployment whose simulated requests meet the bounds, and their metrics.
 
@@ -128,12 +133,13 @@ def cheapest(
         rate: requests per second of the whole deployment.
         machine: the machine that was given; None if the number of chips is free.
         fewest: whether engines that are not needed for the rate are removed.
+        most: the most chips of a deployment; None for those of the machine.
 
     Raises:
         NoStrategy: no deployment meets the bounds; the message says which came nearest.
         BadInput: the longest request does not fit in any engine.
     """
-    search = _TrafficSearch(arrivals, rate, machine)
+    search = _TrafficSearch(arrivals, rate, machine, most)
     best, traffic = search.run(candidates)
     if fewest:
         best, traffic = search.with_fewer(best, traffic)
@@ -149,10 +155,13 @@ class _TrafficSearch:
         too_few: kind of engine -> largest number of such engines that missed the bounds.
     """
 
-    def __init__(self, arrivals: Arrivals, rate: float, machine: System | None) -> None:
+    def __init__(
+        self, arrivals: Arrivals, rate: float, machine: System | None, most: int | None
+    ) -> None:
         self.arrivals = arrivals
         self.rate = rate
         self.machine = machine
+        self.most = most
         self.n_chips = machine.n_chips if machine else None
         self.queue: list[_QueuedDeployment] = []
         self.queued: set[tuple[Any, ...]] = set()
@@ -194,9 +203,9 @@ class _TrafficSearch:
 
     def _enqueue(self, entry: _QueuedDeployment) -> None:
         candidate = entry.candidate
-        fits = candidate.chips <= (self.n_chips or MAX_CHIPS)
+        fits = candidate.chips <= (self.most or self.n_chips or MAX_CHIPS)
         if self.n_chips and not candidate.prefill_server:
-            fits = candidate.server.count <= candidate.server.layout.mesh.data
+            fits &= candidate.server.count <= candidate.server.layout.mesh.data
         if fits and self._is_new(candidate):
             entry.insertion = len(self.queued)
             entry.price_level = price_level(candidate.chips)

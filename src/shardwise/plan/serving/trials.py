@@ -6,7 +6,7 @@ from shardwise.errors import BadInput
 from shardwise.plan.schema.traffic import TrafficEstimate, TriedDeployment
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.engine_kinds import EngineKind, engine_kind, engines_of
-from shardwise.plan.serving.traffic import estimate
+from shardwise.plan.serving.traffic import LONG_RUN, estimate
 from shardwise.search.serving.candidate import Candidate
 
 SCREEN_REQUESTS = 400  # requests of a first, short simulation
@@ -47,6 +47,11 @@ class Trials:
             if self._may_hold(traffic):
                 self.n_whole += 1
                 traffic = estimate(candidate, self.arrivals, self.rate)
+            if traffic.holds and not self.arrivals.trace:
+                n = LONG_RUN * self.arrivals.n_judged
+                confirmed = estimate(candidate, self.arrivals, self.rate, n=n)
+                if not confirmed.holds:
+                    traffic = confirmed
         except BadInput as error:
             self.refusal = error
             return None

@@ -255,3 +255,24 @@ def test_averages_of_the_load_are_of_the_time_in_which_requests_arrive(disaggreg
     assert told.prefill_kv_use is not None
     assert 0 < told.prefill_utilisation < told.utilisation
     assert told.prefill_kv_use < told.kv_use
+
+
+def test_rates_below_the_highest_of_a_machine_are_served() -> None:
+    # Means refuse these rates, and the search by them starts from other deployments.
+    job = chat(prompt=4000, output=1000, ttft_s=2.0, tpot_s=0.05, rate=None)
+    job = replace(job, engine="vllm", weights="mxfp4", kv="bf16", compute="fp8")
+    model, machine = sw.model("gpt-oss-120b"), sw.hardware("b200:8")
+    highest = build.plan(model, machine, job, arrivals=Arrivals(), largest=True).estimate.traffic
+    assert highest
+    stated = replace(job, rate=0.97 * highest.rate)
+    assert build.plan(model, machine, stated, arrivals=Arrivals()).estimate.traffic.holds
+    with pytest.raises(NoStrategy):
+        build.plan(model, machine, replace(job, rate=1.1 * highest.rate), arrivals=Arrivals())
+
+
+def test_fewer_chips_whose_means_miss_the_bounds_are_simulated() -> None:
+    job = sw.Serve(prompt=2000, output=500, rate=5.3)
+    free = build.plan(sw.model("llama3-70b"), sw.chip("gb200"), job, arrivals=Arrivals())
+    given = build.plan(sw.model("llama3-70b"), sw.hardware("gb200:2"), job, arrivals=Arrivals())
+    assert free.strategy.n_chips == given.strategy.n_chips == 2
+    assert free.estimate.traffic.holds

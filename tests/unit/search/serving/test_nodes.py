@@ -54,6 +54,6 @@ def test_engines_are_not_removed_where_their_gpus_would_be_idle() -> None:
     full = resized(candidate, 1, 4, 3.0, machine)
     assert full.chips == 8
     assert resized(candidate, 1, 3, 3.0, machine).chips == 8
-    search = traffic_search._TrafficSearch(Arrivals(), 3.0, machine)
+    search = traffic_search._TrafficSearch(Arrivals(), 3.0, machine, most=None)
     kept, _ = search.with_fewer(full, estimate(full, Arrivals(), 3.0))
     assert kept.n_prefill == 4
