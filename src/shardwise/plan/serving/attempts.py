@@ -192,9 +192,10 @@ def _on_fewer_chips(
         return kept
     near = replace(near, candidates=fewer)
     try:
-        return under_traffic(request, near, arrivals, largest=largest, most=n_chips - 1)
+        near, traffic = under_traffic(request, near, arrivals, largest=largest, most=n_chips - 1)
     except NoStrategy:
         return kept
+    return led_by(near.candidates[0], kept[0]), traffic
 
 
 def _of_whole_machine(
