@@ -8,7 +8,9 @@ the program that trains, as one JSON document.
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -274,6 +276,12 @@ def weight_shardings(state: EngineState) -> Tree:
     return shardings
 
 
+def snaking(mesh: RoleMesh, names: Sequence[str]) -> tuple[int, ...]:
+    """A ring in another order than that of the chips, as on two axes of a torus."""
+    n_chips = math.prod(mesh.jax_mesh.shape[name] for name in names)
+    return (*range(0, n_chips, 2), *range(n_chips - 1, 0, -2))
+
+
 def distance(
     group: int | None, case: Case, *, by_layer: bool = False, shards_tokens: bool = False
 ) -> dict[str, float]:
@@ -291,6 +299,7 @@ def distance(
     config = case[0]
     state = engine(case, group)
     if shards_tokens:
+        setattr(RoleMesh, "ring_order", snaking)  # noqa: B010
         setattr(sequence_parallel, "PLATFORMS", ("cpu",))  # noqa: B010
         setattr(forward, "MIN_SHARDED_TOKENS", 1)  # noqa: B010
     longest = 16 if shards_tokens else LONGEST  # chips of `tensor` have equally many
