@@ -57,6 +57,14 @@ def test_prefill_and_decode_apart_by_hand() -> None:
     assert found.tallies[1].decode_passes == 2
 
 
+def test_an_engine_sends_one_cache_after_the_other() -> None:
+    # Both prompts end in one pass, at 3 s; the second cache waits until the first is sent.
+    traffic = asked([0, 0], [8, 8], [2, 2])
+    rows = simulate(traffic, replace(ONE, limits=LIMITS), ONE, transfer_s_per_token=0.5).columns
+    assert rows["first_s"].tolist() == [3, 3]
+    assert rows["end_s"].tolist() == [3 + 4 + 1.25, 3 + 4 + 4 + 1.25]
+
+
 def test_decode_apart_is_not_held_up_by_prompts() -> None:
     n = 30
     traffic = asked([float(i) for i in range(n)], [40] * n, [12] * n)

@@ -62,7 +62,7 @@ def simulate(
         pool: the engines. If `decode` is given, they only compute prompts and first tokens.
         decode: engines that generate all further tokens; None if `pool` does everything.
         transfer_s_per_token: seconds per prompt token to transfer keys and values to the decode
-            engine, starting at the first token. Transfers do not slow each other down.
+            engine, starting at the first token. A prefill engine sends one cache after the other.
         fast_forward: whether to simulate identical passes as one event: see `SimulatedEngine`.
         counted_s: start and end of the time of which averages of the load are taken: without the
             start of the run, in which engines fill, and its end, in which they drain.
@@ -121,6 +121,7 @@ class _EventLoop:
             self.n_blocks += [decode.limits.n_blocks] * decode.replicas
         self.engine_index = {engine: index for index, engine in enumerate(self.engines)}
         self.transfer_s_per_token = transfer_s_per_token
+        self.link_free_s = [0.0] * pool.replicas  # when a prefill engine has sent all its caches
         self.think_s = traffic.think_s
         self.request_log = RequestLog()
         # Heap of arrivals that the end of a sequence causes: (time, index of its engine, running
@@ -225,8 +226,9 @@ class _EventLoop:
             if index < len(self.entry_pool.engines):
                 if request.output > 1:
                     self.prefilled[request.id] = sequence
-                    prefilled_s = max(engine.clock, sequence.first_token_s)
-                    arrival_s = prefilled_s + self.transfer_s_per_token * request.prompt
+                    arrival_s = self._sent_s(
+                        max(engine.clock, sequence.first_token_s), index, request
+                    )
                     request = request._replace(arrival_s=arrival_s)
                     self._schedule_arrival(arrival_s, index, request)
                     return
@@ -238,6 +240,12 @@ class _EventLoop:
         self.end_s = max(self.end_s, end_s)
         if self.closed_loop:
             self._schedule_arrival(end_s + self.think_s, index, None)
+
+    def _sent_s(self, prefilled_s: float, engine_index: int, request: Request) -> float:
+        """When the cache of a prompt is at the decode pool: an engine sends one after the other."""
+        start_s = max(prefilled_s, self.link_free_s[engine_index])
+        self.link_free_s[engine_index] = start_s + self.transfer_s_per_token * request.prompt
+        return self.link_free_s[engine_index]
 
     def _schedule_arrival(self, at_s: float, engine_index: int, request: Request | None) -> None:
         self.n_caused += 1
