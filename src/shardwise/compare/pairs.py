@@ -93,12 +93,12 @@ def compare_runs(first: RunLog, second: RunLog) -> PairComparison:
         second=second.path,
         settings=tuple(settings),
         rows=(pair_row(groups.STEP, steps[0].typical_s, steps[1].typical_s),),
-        figures=tuple(figure for figure in figures if is_known(figure)),
+        figures=tuple(figure for figure in figures if _is_known(figure)),
         noise=max(steps[0].noise, steps[1].noise),
     )
 
 
-def is_known(row: PairRow) -> bool:
+def _is_known(row: PairRow) -> bool:
     """Whether both runs log a quantity."""
     return not math.isnan(row.first + row.second)
 

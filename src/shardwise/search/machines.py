@@ -67,13 +67,14 @@ def doubling_machines(chip: Chip, max_chips: int) -> Iterator[System]:
         if least_chips <= system.n_chips <= max_chips:
             yield system
             least_chips = 2 * system.n_chips
-    if chip.node and not chip.ici and chip.node.n_gpus & (chip.node.n_gpus - 1):
-        yield from _partial_racks(chip, min(max_chips, systems[-1].n_chips))
+    rack = chip.node.n_gpus if chip.node and not chip.ici else 1
+    if rack & (rack - 1):
+        yield from _partial_racks(chip, rack, min(max_chips, systems[-1].n_chips))
 
 
-def _partial_racks(chip: Chip, max_chips: int) -> Iterator[System]:
+def _partial_racks(chip: Chip, rack: int, max_chips: int) -> Iterator[System]:
     """Machines of 2, 4, 8 ... GPUs that are more than a rack."""
-    n_chips = 1 << (chip.node.n_gpus if chip.node else 1).bit_length()
+    n_chips = 1 << rack.bit_length()
     while n_chips <= max_chips:
         topology = Switched(n_gpus=n_chips, domain=domain_size(chip, n_chips))
         yield System(name=f"{chip.spelling}:{n_chips}", chip=chip, topology=topology)

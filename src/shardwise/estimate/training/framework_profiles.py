@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -70,9 +71,14 @@ def profile_of(job: Train, chip: Chip) -> FusionProfile:
         raise BadInput(f"{', '.join(job.kernels)}: settings of kernels on GPUs, not {chip.name}.")
     return replace(
         profile,
-        captured=min(1.0, sum(GRAPH_SHARES.get(word, 0.0) for word in job.kernels)),
+        captured=captured_share(job.kernels),
         narrow_attention="fp8_attention" in job.kernels,
     )
+
+
+def captured_share(kernels: Iterable[str]) -> float:
+    """Share of a layer's kernels that CUDA graphs hold, under settings of kernels."""
+    return min(1.0, sum((GRAPH_SHARES.get(word, 0.0) for word in kernels), 0.0))
 
 
 def overlaps_of(job: Train) -> tuple[str, ...]:

@@ -112,9 +112,10 @@ def _once(
         ranking = rank(request, n_candidates)
     else:
         n_ranked = max(n_candidates, N_CANDIDATES)
-        ranking, traffic = _simulated(request, n_ranked, arrivals, largest=largest)
         if largest and not request.job.rate and request.machine_is_given:
-            ranking, traffic = _of_whole_machine(request, ranking, traffic, n_ranked, arrivals)
+            ranking, traffic = _of_whole_machine(request, n_ranked, arrivals)
+        else:
+            ranking, traffic = _simulated(request, n_ranked, arrivals, largest=largest)
     return request, replace(ranking, rule=replace(ranking.rule, usual=usual, unmet=unmet)), traffic
 
 
@@ -139,7 +140,7 @@ def _simulated(
         if not request.job.rate or (ranking and not request.machine_is_given):
             raise
     try:
-        ranking = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
+        ranking = _near(request, n_candidates)
         return under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
     except NoStrategy:
         at_capacity = None
@@ -148,6 +149,11 @@ def _simulated(
         if not at_capacity:
             raise
         return at_capacity
+
+
+def _near(request: Request, n_candidates: int) -> Ranking:
+    """The ranking that includes deployments whose means miss the bounds by little."""
+    return rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
 
 
 def _below_capacity(
@@ -162,15 +168,14 @@ def _below_capacity(
         return None
     unrated = replace(request, jobs=[replace(job, rate=None) for job in request.jobs])
     try:
-        ranking, highest = _simulated(unrated, n_candidates, arrivals, largest=True)
+        ranking, highest = _of_whole_machine(unrated, n_candidates, arrivals)
     except NoPlan:
         return None
-    ranking, highest = _of_whole_machine(unrated, ranking, highest, n_candidates, arrivals)
+    if highest.rate < rate:
+        return None
     best = ranking.candidates[0].at_rate(rate)
     traffic = estimate(best, arrivals, rate)
-    if highest.rate < rate or not traffic.holds:
-        return None
-    return led_by(best, ranking), traffic
+    return (led_by(best, ranking), traffic) if traffic.holds else None
 
 
 def _on_fewer_chips(
@@ -186,7 +191,7 @@ def _on_fewer_chips(
     They stay those of `kept` if none meets the bounds in simulation.
     """
     n_chips = kept[0].candidates[0].chips
-    near = rank(replace(request, slack=SIMULATED_SLACK), n_candidates, each_prefill=True)
+    near = _near(request, n_candidates)
     fewer = [candidate for candidate in near.candidates if candidate.chips < n_chips]
     if not fewer:
         return kept
@@ -199,17 +204,14 @@ def _on_fewer_chips(
 
 
 def _of_whole_machine(
-    request: Request,
-    ranking: Ranking,
-    traffic: TrafficEstimate,
-    n_candidates: int,
-    arrivals: Arrivals,
+    request: Request, n_candidates: int, arrivals: Arrivals
 ) -> tuple[Ranking, TrafficEstimate]:
     """The ranking led by the deployment with the highest rate of the machine, and its metrics.
 
     The deployment that is best by means is not always that. From its highest rate on, a higher one
     is searched as if it were stated, until the search finds nothing that serves it.
     """
+    ranking, traffic = _simulated(request, n_candidates, arrivals, largest=True)
     while traffic.capacity:
         rate = traffic.capacity.rate * (1 + CAPACITY_STEP)
         at_rate = replace(request, jobs=[replace(job, rate=rate) for job in request.jobs])

@@ -53,8 +53,8 @@ def _of_sharded_tokens(engine: Engine, item: PricedItem) -> PricedItem:
         return replace(item, kind="reduce_scatter")
     n_chips = engine.mesh["tensor"]
     job = engine.rates.job
-    narrowest = max(units.bytes_per_element(dtype) for dtype in (job.weights, job.compute))
-    gathered_bytes = 1.0 if narrowest < ACTIVATION_BYTES else ACTIVATION_BYTES
+    widest = max(units.bytes_per_element(dtype) for dtype in (job.weights, job.compute))
+    gathered_bytes = 1.0 if widest < ACTIVATION_BYTES else ACTIVATION_BYTES
     mean_share = (gathered_bytes + ACTIVATION_BYTES) / (2 * ACTIVATION_BYTES)
     return replace(
         item,

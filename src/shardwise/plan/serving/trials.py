@@ -46,17 +46,21 @@ class Trials:
             traffic = self._screen(candidate)
             if self._may_hold(traffic):
                 self.n_whole += 1
-                traffic = estimate(candidate, self.arrivals, self.rate)
-            if traffic.holds and not self.arrivals.trace:
-                n = LONG_RUN * self.arrivals.n_judged
-                confirmed = estimate(candidate, self.arrivals, self.rate, n=n)
-                if not confirmed.holds:
-                    traffic = confirmed
+                traffic = self._whole(candidate)
         except BadInput as error:
             self.refusal = error
             return None
         self._record(candidate, traffic)
         return traffic
+
+    def _whole(self, candidate: Candidate) -> TrafficEstimate:
+        """Metrics of all requests; of a longer run if they meet the bounds, and its do not."""
+        traffic = estimate(candidate, self.arrivals, self.rate)
+        if not traffic.holds or self.arrivals.trace:
+            return traffic
+        n = LONG_RUN * self.arrivals.n_judged
+        longer = estimate(candidate, self.arrivals, self.rate, n=n)
+        return traffic if longer.holds else longer
 
     def _record(self, candidate: Candidate, traffic: TrafficEstimate) -> None:
         decode, prefill = engines_of(candidate)

@@ -10,6 +10,8 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
+from shardwise.estimate.training.framework_profiles import captured_share
+from shardwise.frameworks import megatron_graphs
 from shardwise.strategy.layout import Layout
 from shardwise.validate.records.fields import JsonReader
 from shardwise.validate.records.files import DATA, SkippedRecord, bundled, read_record, read_records
@@ -23,7 +25,6 @@ from shardwise.validate.training.remat import remat_of
 from shardwise.validate.training.vtrain import as_record, is_vtrain
 from shardwise.workload import Train
 
-FULL_GRAPH = "full_iteration"
 BUNDLED = ("published.json", "vtrain.json")
 
 
@@ -133,7 +134,7 @@ def _to_run(data: dict[str, Any]) -> Run:
         capacity_factor=model.optional_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
         narrow_attention=overlap.flag("fp8_attention"),
-        captured=captured_share(overlap),
+        captured=captured_share(graphs_of(overlap)),
         compiled=overlap.flag("torch_compile"),
         dispatcher=dispatcher_of(record),
         system=system,
@@ -154,20 +155,14 @@ def _to_run(data: dict[str, Any]) -> Run:
     )
 
 
-def captured_share(overlap: JsonReader) -> float:
-    """Share of a layer's kernels that CUDA graphs hold, from the record's `overlap`.
-
-    A record names what captures, and which modules: attention (or Mamba) and the FFN have about as
-    many kernels; those of a router are few. Without modules, a graph holds whole layers.
-    """
-    if overlap.text("cuda_graph", "none") == "none":
-        return 0.0
-    scope = overlap.data.get("cuda_graph_scope") or FULL_GRAPH
-    if FULL_GRAPH in (overlap.data["cuda_graph"], scope):
-        return 1.0
-    modules = {scope} if isinstance(scope, str) else {*scope}
-    halves = (modules & {"attn", "mamba"}, modules & {"mlp", "moe"})
-    return sum(bool(half) for half in halves) / len(halves)
+def graphs_of(overlap: JsonReader) -> tuple[str, ...]:
+    """Parts of a layer whose kernels CUDA graphs hold, from the record's `overlap`."""
+    return megatron_graphs.read(
+        {
+            "cuda_graph_impl": overlap.text("cuda_graph", "none"),
+            "cuda_graph_scope": overlap.data.get("cuda_graph_scope"),
+        }
+    )
 
 
 def _texts(section: JsonReader) -> dict[str, str]:
