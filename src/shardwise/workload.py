@@ -40,6 +40,7 @@ PRECISIONS: dict[str, dict[str, str | None]] = {
 GRADIENTS_PER_SCALE = 256
 SCALE_BYTES = 4.0
 ERROR_FEEDBACK_DTYPE = "bf16"  # rounds to a relative 1/512 itself
+MAX_MTP_LAYERS = 16  # published models have 1 to 3
 LARGEST_BATCH = 2**31  # sequences or tokens; a larger number is taken for a typing mistake
 
 
@@ -69,6 +70,7 @@ class Train:
             the expected time takes; "" for that of most published runs on TPUs, and for the mean of
             all on GPUs.
         kernels: settings of the framework's kernels, from `KERNELS`.
+        mtp_layers: layers of multi-token prediction (MTP), see `models.token_prediction`.
 
     Raises:
         BadInput: a size is out of range.
@@ -90,11 +92,14 @@ class Train:
     offload: tuple[str, ...] = ()
     framework: str = ""
     kernels: tuple[str, ...] = ()
+    mtp_layers: int = 0
 
     def __post_init__(self) -> None:
         problems = [*_bad_size("batch", self.batch), *_bad_size("sequence length", self.seq)]
         if self.tokens is not None and not 1 <= self.tokens <= 1e18:
             problems.append(f"tokens {self.tokens:g} is not between 1 and 1e18.")
+        if self.mtp_layers not in range(MAX_MTP_LAYERS + 1):
+            problems.append(f"mtp {self.mtp_layers} is no whole number from 0 to {MAX_MTP_LAYERS}.")
         raise_all(BadInput, problems)
         units.bytes_per_element(self.weights)
         object.__setattr__(self, "master", _master_dtype(self.weights, self.master))
@@ -337,22 +342,17 @@ def _master_dtype(weights: str, master: str | None) -> str | None:
     return master
 
 
-def cache_dtype_for(weights: str) -> str:
+def cache_dtype_for(weights: str, *, on_cpu: bool = False) -> str:
     """The default dtype of a KV cache beside weights: the same, but no format of weights alone.
 
-    >>> cache_dtype_for("fp8"), cache_dtype_for("mxfp4")
-    ('fp8', 'bf16')
+    On CPUs it has at least 16 bits: they do not multiply narrower numbers faster.
+
+    >>> cache_dtype_for("fp8"), cache_dtype_for("mxfp4"), cache_dtype_for("int8", on_cpu=True)
+    ('fp8', 'bf16', 'bf16')
     """
+    if on_cpu:
+        return "fp32" if weights == "fp32" else "bf16"
     return "bf16" if weights == "mxfp4" else weights
-
-
-def cpu_cache_dtype_for(weights: str) -> str:
-    """The default dtype of a KV cache on CPUs, which do not multiply narrower numbers faster.
-
-    >>> cpu_cache_dtype_for("int8"), cpu_cache_dtype_for("fp32")
-    ('bf16', 'fp32')
-    """
-    return "fp32" if weights == "fp32" else "bf16"
 
 
 def weight_dtype_for(dtype: str) -> str:

@@ -13,6 +13,7 @@ from shardwise.models.activations import activation_bytes as activation_bytes
 from shardwise.models.activations import element_bytes
 from shardwise.models.config import Attention, Layer, Mamba, Moe
 from shardwise.models.model import ModelConfig
+from shardwise.models.token_prediction import joint_weights, mtp_model
 from shardwise.models.weights import PARTS, Weight, layer_weights, outer_weights
 
 # FLOPs of training over those of a forward pass: the backward pass has two matmuls for each one.
@@ -171,12 +172,17 @@ def mean_visible(attention: Attention, seq: Num, *, causal: bool = True) -> Num:
     return window - window * window / (2 * seq)
 
 
-def model_flops_per_token(config: ModelConfig, seq: Num) -> Num:
+def model_flops_per_token(config: ModelConfig, seq: Num, mtp_layers: int = 0) -> Num:
     """Training FLOPs per token, the numerator of MFU: 6 per active matmul parameter plus scores.
 
-    Masked scores and recompute are not counted.
+    Masked scores and recompute are not counted. Layers of multi-token prediction are: each has a
+    projection, a Transformer layer and a pass through the unembedding.
     """
-    return flops(config, seq).training
+    total = flops(config, seq).training
+    if not mtp_layers:
+        return total
+    joined = 2 * sum(weight.size for weight in joint_weights(config) if weight.is_matmul)
+    return total + mtp_layers * (flops(mtp_model(config), seq).training + TRAINING_PASSES * joined)
 
 
 def kv_elements(attention: Attention) -> int:

@@ -17,7 +17,7 @@ from shardwise.serve.model_files import ServedModel
 from shardwise.serve.planned_phases import disaggregated_states
 from shardwise.strategy.mesh import Mesh
 from shardwise.strategy.serving_layout import ServeLayout
-from shardwise.workload import Serve, cpu_cache_dtype_for
+from shardwise.workload import Serve, cache_dtype_for
 
 if TYPE_CHECKING:
     from shardwise.runtime.serving.engine_state import EngineState
@@ -91,7 +91,7 @@ def _local(
     job = Serve(
         context=context,
         weights=weights,
-        kv=options.kv or (cpu_cache_dtype_for(weights) if is_cpu else "bf16"),
+        kv=options.kv or (cache_dtype_for(weights, on_cpu=True) if is_cpu else "bf16"),
         compute="fp32" if is_cpu else "bf16",
     )
     table = engine_table(layout, mesh)

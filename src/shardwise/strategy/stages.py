@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwise.arrays import Num, ceil_div
+from shardwise.arrays import Num, ceil_div, maximum
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import find
 
@@ -32,6 +32,17 @@ class Stages:
     passes: Num
     share: Num
     spare: Num
+
+    def held_beyond(self, n_layers: Num) -> Num:
+        """Layers that the last stage holds beyond the largest one if it has `n_layers` more.
+
+        Places without a layer, which are at the end, are filled first.
+        """
+        return maximum(n_layers - self.spare, 0)
+
+    def passed_beyond(self, n_layers: Num) -> Num:
+        """The same layers, as many as one microbatch passes."""
+        return self.held_beyond(n_layers) * self.layers / self.held
 
 
 def stages(n_layers: int, layout: Layout | Layouts) -> Stages:

@@ -67,7 +67,7 @@ def test_flops_reproduce_the_stated_tflops(
         stated = measured["tflops_per_chip"] * units.TB / measured["tokens_per_s_per_chip"]
         stated /= 1.065 if "nano" in run.id else 1.0
         found = float(count.model_flops_per_token(run.config, run.job.seq))
-        found += run.mtp_layers * prediction(run)
+        found += run.job.mtp_layers * prediction(run)
         assert found == pytest.approx(stated, rel=0.02), run.id
         checked += 1
     assert checked == 22

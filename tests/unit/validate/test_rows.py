@@ -102,7 +102,7 @@ def test_dims_of_a_mixture_with_latent_attention(runs: dict[str, Run]) -> None:
     assert routed.layer.ffn.d_ff_shared == 2048
     assert routed.layer.attention.mla is not None
     assert (routed.layer.attention.d_head, routed.layer.attention.mla.d_v) == (192, 128)
-    assert run.mtp_layers == 1
+    assert run.job.mtp_layers == 1
 
 
 def test_layers_with_a_window_and_with_chunks(runs: dict[str, Run]) -> None:

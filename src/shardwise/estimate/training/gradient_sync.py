@@ -14,6 +14,7 @@ from shardwise.estimate.training.optimizer import state_bytes, update_flops
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.synced_parameters import synced_parameters
 from shardwise.models import ModelConfig
+from shardwise.models.token_prediction import mtp_model
 from shardwise.ops.einsum import shards
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import find
@@ -56,19 +57,23 @@ class GradientGroup:
 
 
 def gradient_groups(
-    config: ModelConfig, layout: Layout | Layouts, stage: Stages
+    config: ModelConfig, layout: Layout | Layouts, stage: Stages, mtp_layers: int = 0
 ) -> Iterator[GradientGroup]:
-    """Gradient groups of a chip of the fullest pipeline stage.
+    """Gradient groups of a chip of the fullest pipeline stage, which may be that of MTP layers.
 
     Gradients of experts are not summed over `expert`, which shards them. Under ZeRO-3, gradients
     have already been summed over the axes that shard the weights, so only `data` remains.
     """
     mesh = layout.sizes
     tensor = mesh["tensor"]
-    parameters = synced_parameters(config)
-    layers = parameters.layers
+    parameters = synced_parameters(config, mtp_layers)
     single = parameters.single
-    stage_share = stage.held / config.n_layers
+    # Layers of the model, and of MTP, with the share of them that the stage holds.
+    held = [(parameters, stage.held / config.n_layers)]
+    if mtp_layers:
+        mtp = mtp_model(config)
+        beyond = stage.held_beyond(mtp_layers * mtp.n_layers)
+        held.append((synced_parameters(mtp), beyond / mtp.n_layers))
     axes: tuple[str, ...] = (*BATCH_AXES, "context")
     state = ZeroShards(dense=1, routed=1)
     if layout.zero == 3:
@@ -80,16 +85,19 @@ def gradient_groups(
     else:
         outer = parameters.last
         outer_elements = maximum(parameters.first.local(tensor), outer.local(tensor))
-    matrices, replicated, vectors = layers.arrays
+    matrices, replicated, vectors = parameters.layers.arrays
     _, outer_replicated, outer_vectors = single.arrays
     groups = {
-        "matrices": (layers.local(tensor) * stage_share, matrices),
+        "matrices": (sum(n * kind.layers.local(tensor) for kind, n in held), matrices),
         "ends": (outer_elements, single.arrays[0]),
         "copied": (
-            layers.replicated * stage_share + outer.replicated,
+            sum(n * kind.layers.replicated for kind, n in held) + outer.replicated,
             replicated + outer_replicated,
         ),
-        "vectors": (layers.vectors * stage_share + outer.vectors, vectors + outer_vectors),
+        "vectors": (
+            sum(n * kind.layers.vectors for kind, n in held) + outer.vectors,
+            vectors + outer_vectors,
+        ),
     }
     for name, (elements, arrays) in groups.items():
         yield GradientGroup(weights=name, axes=axes, elements=elements / state.dense, arrays=arrays)
@@ -98,9 +106,13 @@ def gradient_groups(
         yield GradientGroup(
             weights="experts",
             axes=tuple(axis for axis in axes if axis != "expert"),
-            elements=parameters.routed * stage_share / expert_shards,
+            elements=sum(n * kind.routed for kind, n in held) / expert_shards,
             arrays=parameters.routed_arrays,
         )
+
+
+def _groups(priced: PricedLayout) -> Iterator[GradientGroup]:
+    return gradient_groups(priced.config, priced.layout, priced.stage, priced.job.mtp_layers)
 
 
 def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
@@ -123,7 +135,7 @@ def _collectives(priced: PricedLayout) -> Iterator[PricedItem]:
     scatters = layout.zero in (1, 2)
     if priced.rates.variant.frozen:
         return
-    for group in gradient_groups(priced.config, layout, priced.stage):
+    for group in _groups(priced):
         n_bytes = group.elements * job.reduce_bytes
         if job.sums_in_int8 and group.weights != "vectors":
             rounded_bytes = group.elements * job.int8_gradient_bytes
@@ -157,8 +169,7 @@ def _vector_sync(priced: PricedLayout) -> PricedItem:
     """
     mesh = priced.mesh
     layout = priced.layout
-    groups = gradient_groups(priced.config, layout, priced.stage)
-    group = next(group for group in groups if group.weights == "vectors")
+    group = next(group for group in _groups(priced) if group.weights == "vectors")
     elements = group.elements
     if layout.zero == 3:
         elements = elements * zero_shards(layout, mesh).dense
@@ -287,7 +298,7 @@ def update_s(priced: PricedLayout) -> Num:
     layout = priced.layout
     elements: Num = 0
     feedback_elements: Num = 0
-    for group in gradient_groups(priced.config, layout, priced.stage):
+    for group in _groups(priced):
         replicas = shards(group.axes, mesh)
         local_elements = group.elements
         if layout.zero in (1, 2):
@@ -321,8 +332,7 @@ def update_s(priced: PricedLayout) -> Num:
 
 def update(priced: PricedLayout) -> PricedItem:
     """Item for the optimizer update, whose whole time is attributed to HBM."""
-    groups = gradient_groups(priced.config, priced.layout, priced.stage)
-    n_parameters = sum(float(group.elements) for group in groups)
+    n_parameters = sum(float(group.elements) for group in _groups(priced))
     return PricedItem(
         name=f"optimizer.{priced.job.optimizer}",
         phase="update",

@@ -326,7 +326,7 @@ def derived_traffic(priced: PricedLayout, program: Step) -> Iterator[PricedItem]
             role=transfer.role,
             kind=transfer.move.kind,
             axes=transfer.move.axes,
-            count=transfer.count * occurrences(transfer, priced),
+            count=transfer.count * occurrences(transfer, priced) * priced.head_passes(transfer),
             joined_bytes=_joined_bytes(transfer, program.weights, priced),
         )
 

@@ -9,6 +9,7 @@ from shardwise import units
 from shardwise.arrays import Num, maximum, minimum
 from shardwise.models import ModelConfig
 from shardwise.models.count import parameters
+from shardwise.models.token_prediction import mtp_weights
 from shardwise.models.weights import Weight, model_weights
 from shardwise.workload import Train
 
@@ -71,7 +72,8 @@ def update_flops(config: ModelConfig, job: Train) -> float:
     if job.optimizer != "muon":
         return 0.0
     total = 0.0
-    for weight, count in model_weights(config):
+    of_mtp = [(weight, job.mtp_layers) for weight in mtp_weights(config)]
+    for weight, count in (*model_weights(config), *of_mtp):
         if parameter_kind(weight) != "matrix":
             continue
         n_experts = 1

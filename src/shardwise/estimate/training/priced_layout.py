@@ -15,7 +15,7 @@ from shardwise.estimate.training.chip_rates import Rates
 from shardwise.estimate.training.local_work import LocalWork
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
-from shardwise.ops.program import Transfer
+from shardwise.ops.program import Matmul, Transfer
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.stages import Stages, stages
 from shardwise.workload import Train
@@ -66,6 +66,15 @@ class PricedLayout:
         if not self.layout.remat_layers:
             return 1.0
         return min(1.0, self.layout.remat_layers / self.config.n_layers)
+
+    def head_passes(self, work: Matmul | Transfer | None) -> int:
+        """Passes of a matmul or collective for each of a microbatch through the layers.
+
+        The unembedding has one more for each layer of multi-token prediction.
+        """
+        if work is not None and work.term.module == "unembed":
+            return 1 + self.job.mtp_layers
+        return 1
 
     def collective(
         self,

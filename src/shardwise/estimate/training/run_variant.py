@@ -58,13 +58,11 @@ class RunVariant:
         whole_remat: whether full remat recomputes whole layers, including the last matmul, whose
             output the backward pass does not read.
         packed: whether sequences are packed short documents, with attention inside each document.
-        mtp_layers: number of layers for multi-token prediction, each with a pass through the head.
     """
 
     frozen: bool = False
     whole_remat: bool = False
     packed: bool = False
-    mtp_layers: int = 0
 
 
 IDEAL = FusionProfile(ideal=True)

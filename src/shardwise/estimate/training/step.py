@@ -20,6 +20,7 @@ from shardwise.estimate.training.microbatch import MicrobatchTime, recomputed_pa
 from shardwise.estimate.training.offload import offload_share
 from shardwise.estimate.training.overlap import Overlap
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.token_prediction import mtp_time, traffic_share
 from shardwise.strategy.layout import Layout, Layouts
 from shardwise.strategy.schedules import Times, find
 from shardwise.strategy.stages import stages
@@ -156,7 +157,7 @@ def _recomputed_traffic(
     """Mesh role -> seconds of collectives per step that remat of `part` runs a second time."""
     m = priced.layout.n_microbatches
     return {
-        role: m * (seconds * priced.remat_share) * priced.stage.share
+        role: m * (seconds * priced.remat_share) * traffic_share(priced)
         for role, seconds in microbatch.part_traffic.get(part, {}).items()
     }
 
@@ -168,7 +169,7 @@ def _traffic(priced: PricedLayout, microbatch: MicrobatchTime) -> dict[str, Num]
     """
     layout = priced.layout
     m = layout.n_microbatches
-    stage_share = priced.stage.share
+    stage_share = traffic_share(priced)
     traffic: dict[str, Num] = {}
     for role in {**microbatch.traffic, **microbatch.outer_traffic}:
         outer = microbatch.outer_traffic.get(role, 0.0)
@@ -191,7 +192,7 @@ def _embedding_and_head(priced: PricedLayout, microbatch: MicrobatchTime, layers
         layers: seconds of one microbatch on the fullest stage.
     """
     layer_s = layers / priced.stage.layers
-    head = microbatch.unembedding + _token_prediction(priced, microbatch, layer_s)
+    head = microbatch.unembedding + mtp_time(priced, microbatch, layer_s)
     return ends_work(priced.config.n_layers, priced.layout, layers, microbatch.embedding, head)
 
 
@@ -225,24 +226,6 @@ def ends_work(
     )
     longest = m * maximum(maximum(first_excess, last_excess), 0.0)
     return where(p > 1, longest, m * (embedding + head))
-
-
-def _token_prediction(priced: PricedLayout, microbatch: MicrobatchTime, layer_s: Num) -> Num:
-    """Seconds of multi-token prediction (MTP) in one microbatch; 0 without MTP layers.
-
-    Each MTP layer is a projection of two concatenated residuals [2D -> D], a Transformer layer and
-    a pass through the head.
-    """
-    mtp_layers = priced.rates.variant.mtp_layers
-    if not mtp_layers:
-        return 0.0
-    config = priced.config
-    mesh = priced.mesh
-    tokens = priced.layout.micro_batch * priced.job.seq / (mesh["context"] * mesh["tensor"])
-    projection_s = 3 * 2 * tokens * 2 * config.d_model**2 / priced.rates.matmul_flops_per_s
-    # An MTP layer has attention and an FFN even if the model's layers have only one of them.
-    layers_per_mtp = 1 if config.main_layer.has_both else 2
-    return mtp_layers * (microbatch.unembedding + layers_per_mtp * layer_s + projection_s)
 
 
 def _bubble(priced: PricedLayout, forward: Num, backward: Num, comm: Num) -> Num:

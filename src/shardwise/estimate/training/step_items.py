@@ -16,6 +16,7 @@ from shardwise.estimate.training.microbatch import (
 )
 from shardwise.estimate.training.offload import offload, offload_share
 from shardwise.estimate.training.priced_layout import PricedLayout
+from shardwise.estimate.training.token_prediction import mtp_items, traffic_share
 from shardwise.ops.program import Step
 
 
@@ -27,12 +28,15 @@ def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     """
     m = priced.layout.n_microbatches
     parts = recomputed_parts(priced.layout)
-    stage_share = float(priced.stage.share)
+    layers_share = float(priced.stage.share)
+    collectives_share = float(traffic_share(priced))
 
     def in_step(items: Iterable[PricedItem]) -> Iterator[PricedItem]:
         """Items of one microbatch in all layers -> the same in a step on one stage."""
         for item in items:
-            n = m * (1.0 if is_embedding_or_head(item.work) else stage_share)
+            n = m * (collectives_share if item.role else layers_share)
+            if is_embedding_or_head(item.work):
+                n = m
             if item.phase == "remat" and item.role is None:
                 n = n * priced.remat_share
             yield item.times(n)
@@ -42,9 +46,20 @@ def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
         for item in items:
             if item.part and item.part in parts:
                 remat = replace(item, phase="remat")
-                yield remat.times(stage_share * m * priced.remat_share)
+                share = collectives_share if item.role else layers_share
+                yield remat.times(share * m * priced.remat_share)
 
-    for item in (*compute(priced, program), *derived_traffic(priced, program)):
+    layer_items: dict[str, list[PricedItem]] = {}
+    for item in compute(priced, program):
+        local_items = [*in_step([item]), *recomputed([item])]
+        if is_embedding_or_head(item.work):
+            local_items = [local.times(priced.head_passes(item.work)) for local in local_items]
+        else:
+            for local in local_items:
+                layer_items.setdefault(local.phase, []).append(local)
+        yield from local_items
+    yield from mtp_items(priced, layer_items)
+    for item in derived_traffic(priced, program):
         yield from in_step([item])
         yield from recomputed([item])
     extra = [*extra_traffic(priced)]
@@ -53,6 +68,6 @@ def step_items(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:
     for item in between_stages(priced):
         yield item.times(m)
     for item in offload(priced, program):
-        yield item.times(m * stage_share * offload_share(priced))
+        yield item.times(m * collectives_share * offload_share(priced))
     yield from sync_items(priced)
     yield update(priced)

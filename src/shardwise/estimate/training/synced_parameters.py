@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from shardwise.arrays import Num, ceil_div
 from shardwise.estimate.training.memory.parameters import outer_weights_of
 from shardwise.models import ModelConfig
+from shardwise.models.token_prediction import joint_weights
 from shardwise.models.weights import Weight, layer_weights
 from shardwise.strategy.rules import TRAIN
 
@@ -54,7 +55,8 @@ class SyncedParameters:
         routed_arrays: number of arrays of routed experts, where identical layers share their
             arrays.
         first: parameters outside the layers that the first pipeline stage holds.
-        last: parameters outside the layers that the last pipeline stage holds.
+        last: parameters outside the layers that the last pipeline stage holds, including those of
+            MTP layers outside their Transformer layers.
         single: all parameters outside the layers, as a single stage holds them.
     """
 
@@ -67,8 +69,13 @@ class SyncedParameters:
 
 
 @functools.lru_cache(maxsize=64)
-def synced_parameters(config: ModelConfig) -> SyncedParameters:
-    """Count a model's parameters by how their gradients are synced."""
+def synced_parameters(config: ModelConfig, mtp_layers: int = 0) -> SyncedParameters:
+    """Count a model's parameters by how their gradients are synced.
+
+    Args:
+        mtp_layers: MTP layers, whose projections and norms the last stage holds. Their Transformer
+            layers are those of `mtp_model`, and are not included.
+    """
     dense = []
     routed = 0
     routed_arrays = 0
@@ -79,14 +86,16 @@ def synced_parameters(config: ModelConfig) -> SyncedParameters:
                 routed_arrays += 1
             else:
                 dense.append((weight, group.count))
-    first, last, single = (
-        _over_tensor([(weight, 1) for weight in weights]) for weights in outer_weights_of(config)
+    first, *with_head = outer_weights_of(config, mtp_layers)
+    joints = [(weight, mtp_layers) for weight in joint_weights(config) if mtp_layers]
+    last, single = (
+        _over_tensor([*((weight, 1) for weight in weights), *joints]) for weights in with_head
     )
     return SyncedParameters(
         layers=_over_tensor(dense),
         routed=float(routed),
         routed_arrays=routed_arrays,
-        first=first,
+        first=_over_tensor([(weight, 1) for weight in first]),
         last=last,
         single=single,
     )

@@ -14,7 +14,7 @@ from shardwise.plan.losses import nonzero
 from shardwise.plan.schema.common import Range
 from shardwise.plan.schema.serving import Bound
 from shardwise.search.serving.candidate import Server
-from shardwise.workload import cache_dtype_for, cpu_cache_dtype_for
+from shardwise.workload import cache_dtype_for
 
 # Field of `PassTime` -> name of the part in a plan. The other parts of a pass are mesh roles.
 ON_CHIP = {
@@ -143,7 +143,7 @@ def mesh_of(server: Server) -> dict[str, int]:
 def usual_cache(weights: str, chip: Chip | None) -> str:
     """The default dtype of the KV cache beside weights on a chip."""
     is_cpu = chip is not None and chip.kind == "cpu"
-    return cpu_cache_dtype_for(weights) if is_cpu else cache_dtype_for(weights)
+    return cache_dtype_for(weights, on_cpu=is_cpu)
 
 
 def usual_compute(weights: str, chip: Chip | None) -> str:

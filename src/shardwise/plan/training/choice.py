@@ -138,9 +138,13 @@ class _Search:
 
     def least(self, system: System) -> tuple[float, float]:
         """Lower bounds: dollars and seconds of the run at peak FLOP/s."""
-        flops = count.model_flops_per_token(self.model, self.job.seq) * (self.job.tokens or 0.0)
+        flops = self._flops_per_token() * (self.job.tokens or 0.0)
         seconds = flops / (system.n_chips * system.chip.peak(self.job.compute))
         return _usd(system, seconds), seconds
+
+    def _flops_per_token(self) -> float:
+        """Training FLOPs of one token."""
+        return float(count.model_flops_per_token(self.model, self.job.seq, self.job.mtp_layers))
 
     def within(
         self, systems: Sequence[System], within_s: float, usd: float
@@ -185,7 +189,7 @@ class _Search:
             return None
         step_s = float(best.time.step_s)
         run_s = step_s * steps
-        flops = count.model_flops_per_token(self.model, self.job.seq) * self.job.tokens_per_step
+        flops = self._flops_per_token() * self.job.tokens_per_step
         return TrainingMachine(
             hardware=system.name,
             chip=system.chip.name,

@@ -9,6 +9,7 @@ from shardwise.estimate.training.optimizer import bytes_per_parameter
 from shardwise.formulas import goodput
 from shardwise.hardware import Switched
 from shardwise.models import count
+from shardwise.models.token_prediction import mtp_parameters
 from shardwise.plan.schema.training import Plan, PlannedGoodput
 from shardwise.plan.training.rebuild import rebuild
 from shardwise.search.training.problem import Case
@@ -68,7 +69,9 @@ def with_failures(plan: Plan, mtbf_s: float, restart_s: float = RESTART_S) -> Pl
 def checkpoint_bytes(case: Case) -> float:
     """Bytes of a checkpoint: the weights, their master copy and the optimizer's moments, once."""
     components = bytes_per_parameter(case.model, case.job)
-    return count.parameters(case.model).total * (components["weights"] + components["optimizer"])
+    n_parameters = count.parameters(case.model).total
+    n_parameters += case.job.mtp_layers * mtp_parameters(case.model)
+    return n_parameters * (components["weights"] + components["optimizer"])
 
 
 def n_hosts(case: Case) -> int:

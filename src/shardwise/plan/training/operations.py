@@ -17,6 +17,7 @@ from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.estimate.training.step import ends_work
 from shardwise.estimate.training.step_items import step_items
+from shardwise.estimate.training.token_prediction import PART as MTP_PART
 from shardwise.ops.layers import RESIDUAL, collective_matmul_blocks
 from shardwise.ops.program import Matmul, Transfer
 from shardwise.plan.operations import collective_operation, local_operation
@@ -37,6 +38,8 @@ def operations(chosen: Candidate) -> tuple[Operation, ...]:
             if item.work and is_embedding_or_head(item.work):
                 is_embedding = item.work.term.module == "embed"
                 local = replace(local, end="embed" if is_embedding else "unembed")
+            elif item.part == MTP_PART:
+                local = replace(local, end="unembed")
             step_operations.append(local)
         else:
             hidden = is_hidden(chosen, item.role)

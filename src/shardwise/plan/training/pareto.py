@@ -177,7 +177,7 @@ def _distance(torus: Torus, n_chips: float) -> tuple[float, int]:
 
 def _point(model: ModelConfig, system: System, job: Train, candidate: Candidate) -> FrontPoint:
     step_s = float(candidate.time.step_s)
-    flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
+    flops = count.model_flops_per_token(model, job.seq, job.mtp_layers) * job.tokens_per_step
     return FrontPoint(
         hardware=system.name,
         n_chips=system.n_chips,

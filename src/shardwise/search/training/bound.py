@@ -109,6 +109,9 @@ def most_left_bytes(block: Block) -> float:
 def _least_seconds(block: Block, forms: Sequence[Form]) -> Num:
     """Lower bound of the step seconds of any of the forms, which have the same `expert_tensor`."""
     priced = block.priced(_plain(forms)[0])
+    if block.group.pipelined:  # another schedule may leave room for MTP layers on the last stage
+        job = replace(priced.job, mtp_layers=0)
+        priced = replace(priced, rates=replace(priced.rates, job=job))
     microbatch = block.microbatch(_plain(forms)[0])
     traffic = dict(microbatch.traffic)
     for role in ("expert", "context"):

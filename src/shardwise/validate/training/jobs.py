@@ -120,6 +120,7 @@ def train_of(record: JsonReader, origin: Origin, recomputed: tuple[str, ...]) ->
         moments="bf16" if origin.source.startswith("DeepSeek-V3") else "fp32",
         master=None if sharded else "fp32",
         remat=_REMAT.get(recomputed, "auto"),
+        mtp_layers=record.section("model").optional_integer("mtp_layers", 0) or 0,
     )
 
 

@@ -85,6 +85,5 @@ def layout_step_of(run: Run) -> LayoutStep:
         frozen=run.task == "lora",
         whole_remat=run.framework in WHOLE_LAYER_RECOMPUTE,
         packed=run.packed,
-        mtp_layers=run.mtp_layers,
     )
     return LayoutStep(run.config, run.system, run.job, run.layout, variant=variant)

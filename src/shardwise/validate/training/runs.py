@@ -36,15 +36,14 @@ class Run(PublishedRun):
         task: "pretrain", "sft" (fine-tuning) or "lora" (frozen weights have no gradients).
         framework: "megatron", "deepspeed", "fsdp" or "jax".
         precision: Name of the precision in the record, such as "fp8-delayed" or "mxfp8".
-        config: The model, without layers of multi-token prediction.
-        mtp_layers: Layers of multi-token prediction, each with a matmul with the unembedding.
+        config: The model, without the layers of multi-token prediction that the job has.
         capacity_factor: Capacity factor of the experts; None if they drop no tokens.
         packed: Whether sequences are packed documents, with attention within each document.
         narrow_attention: Whether attention matmuls are in fp8 (fp8_dot_product_attention).
         captured: Share of a layer's kernels in CUDA graphs, which the host does not launch.
         compiled: Whether torch.compile fuses element-wise operations.
         dispatcher: Library that sends tokens to experts ("deepep", "hybridep"), "" if unknown.
-        job: Batch, sequence length and dtypes.
+        job: Batch, sequence length, dtypes and layers of multi-token prediction.
         measured_step_s: Seconds of one step.
         measured_from: Name of the published value that the seconds follow from.
         memory_bytes: Published peak memory per chip, or None.
@@ -53,7 +52,6 @@ class Run(PublishedRun):
 
     task: str
     precision: str
-    mtp_layers: int = 0
     capacity_factor: float | None = None
     packed: bool = False
     narrow_attention: bool = False
@@ -130,7 +128,6 @@ def _to_run(data: dict[str, Any]) -> Run:
         framework=origin.framework,
         precision=record.text("precision"),
         config=config,
-        mtp_layers=model.optional_integer("mtp_layers", 0) or 0,
         capacity_factor=model.optional_number("capacity_factor"),
         packed=task != "pretrain" and record.text("flops_convention", "") == "no_attention",
         narrow_attention=overlap.flag("fp8_attention"),

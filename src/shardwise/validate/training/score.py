@@ -224,7 +224,7 @@ class JobLayout:
         The key has the model's name and size, not its configuration: the padding of the vocabulary
         differs between layouts.
         """
-        model = (run.config.name, run.config.n_layers, run.config.d_model, run.mtp_layers)
+        model = (run.config.name, run.config.n_layers, run.config.d_model)
         shared = (model, run.system.n_chips, run.job, run.precision)
         return cls(key=repr((run.group, run.date, *shared)), layout=run.layout)
 

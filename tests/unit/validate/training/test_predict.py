@@ -110,8 +110,9 @@ def test_a_packed_row_is_one_whose_source_counts_no_attention() -> None:
 
 def test_each_layer_of_multi_token_prediction_adds_the_same() -> None:
     run = by_id("mb-26.08-deepseek-v3-gb300-mxfp8-256")
-    assert run.mtp_layers == 1
-    seconds = [told(dataclasses.replace(run, mtp_layers=n)).predicted for n in (0, 1, 2, 3)]
+    assert run.job.mtp_layers == 1
+    jobs = [dataclasses.replace(run.job, mtp_layers=n) for n in (0, 1, 2, 3)]
+    seconds = [told(dataclasses.replace(run, job=job)).predicted for job in jobs]
     steps = [b - a for a, b in itertools.pairwise(seconds)]
     assert 0 < steps[1] == pytest.approx(steps[2])
     assert steps[0] <= steps[1] * (1 + 1e-9)  # the head may hide behind a fuller stage at first

@@ -86,7 +86,7 @@ def mesh_with_experts(form: Form, mesh: Mapping[str, Num]) -> dict[str, Num]:
 
 def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) -> list[Parameters]:
     """Parameters of one layer on one chip, for each kind of layer of the model."""
-    dense_rules = _dense_rules(rules)
+    dense_rules = dense_rules_of(rules)
     layers = []
     for group in config.groups:
         matmul_terms = []
@@ -107,33 +107,36 @@ def layer_parameters(config: ModelConfig, rules: Rules, local: LocalElements) ->
 
 
 def outer_parameters(
-    config: ModelConfig, rules: Rules, local: LocalElements
+    config: ModelConfig, rules: Rules, local: LocalElements, mtp_layers: int = 0
 ) -> tuple[Parameters, Parameters, Parameters]:
     """Parameters outside the layers on a chip of (the first stage, the last, a single stage)."""
-    dense_rules = _dense_rules(rules)
+    dense_rules = dense_rules_of(rules)
     first, last, single = (
         Parameters(dense=local.total(weight_term(weight, dense_rules) for weight in weights))
-        for weights in outer_weights_of(config)
+        for weights in outer_weights_of(config, mtp_layers)
     )
     return first, last, single
 
 
-def outer_weights_of(config: ModelConfig) -> tuple[list[Weight], list[Weight], list[Weight]]:
+def outer_weights_of(
+    config: ModelConfig, mtp_layers: int = 0
+) -> tuple[list[Weight], list[Weight], list[Weight]]:
     """Weights outside the layers on (the first stage, the last stage, a single stage).
 
-    A tied embedding is on both the first and the last stage.
+    An embedding that is tied, or that MTP layers read, is on both the first and the last stage. The
+    projections and norms of MTP layers are not included.
     """
     single = list(outer_weights(config))
     first = [weight for weight in single if weight.name in FIRST_STAGE]
     last = [weight for weight in single if weight.name not in FIRST_STAGE]
-    if config.tied_embeddings:
+    if config.tied_embeddings or mtp_layers:
         last += [weight for weight in first if weight.name == "embedding"]
     return first, last, single
 
 
 def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> tuple[Num, Num]:
     """Numbers of elements on a chip of (the largest weight, the largest weight of the layers)."""
-    dense_rules = _dense_rules(rules)
+    dense_rules = dense_rules_of(rules)
     of_layers: Num = 0
     for group in config.groups:
         for weight in layer_weights(config, group.layer):
@@ -145,7 +148,7 @@ def largest_weights(config: ModelConfig, rules: Rules, local: LocalElements) -> 
     return of_all, of_layers
 
 
-def _dense_rules(rules: Rules) -> Rules:
+def dense_rules_of(rules: Rules) -> Rules:
     """Sharding rules of dense weights when matmuls read them: without the axes of ZeRO."""
     return {
         row: tuple(axis for axis in axes if axis not in ("fsdp", "context", "expert"))

@@ -26,6 +26,11 @@ from shardwise.estimate.training.memory.parameters import (
     stage_layers,
     zero_shards,
 )
+from shardwise.estimate.training.memory.token_prediction import (
+    MtpLayers,
+    layers_beyond,
+    saved_elements,
+)
 from shardwise.estimate.training.optimizer import state_bytes
 from shardwise.models import ModelConfig
 from shardwise.models.weights import model_weights
@@ -69,7 +74,8 @@ class LocalShapes:
         self.local = LocalElements(self.mesh, {**batch_sizes, "tensor": self.mesh["tensor"]})
         self._rules = table(layout)
         self.layers = layer_parameters(config, self._rules, self.local)
-        self.outer = outer_parameters(config, self._rules, self.local)
+        self.outer = outer_parameters(config, self._rules, self.local, job.mtp_layers)
+        self.mtp = MtpLayers(config, self._rules, self.local) if job.mtp_layers else None
         self._activations: dict[tuple[object, ...], list[LayerActivations]] = {}
 
     def largest(self) -> tuple[Num, Num]:
@@ -152,6 +158,11 @@ class FullestStages:
         parameters = outer
         for n_layers, layer in zip(layers.kinds, self.shapes.layers, strict=True):
             parameters = parameters.plus(layer, n_layers)
+        if has_head and self.shapes.mtp:
+            n_mtp = self.job.mtp_layers
+            beyond = layers_beyond(self.config, self.layout, n_mtp)
+            parameters = parameters.plus(self.shapes.mtp.layer, beyond)
+            parameters = parameters.plus(self.shapes.mtp.joint, n_mtp)
         activations = self.shapes.activations(self.layout, layers.all, self.framework)
         elements: Num = 0
         working: Num = 0
@@ -162,21 +173,38 @@ class FullestStages:
         if has_embedding and self.framework.embedding_mask_bytes:
             masked = self._tokens() * self.config.d_model
             saved = saved + masked * self.framework.embedding_mask_bytes
+        saved = saved * in_flight
+        if has_head:
+            saved = saved + self._saved_by_mtp(activations)
         peak = working * self.job.activation_bytes + self._gathered_layer() + self._live_scores()
         if has_head:
             peak = maximum(peak, self._head(outer))
         if has_embedding and self.framework.xla_scheduled:
             # The activations of the layers are freed before these gradients are rearranged.
             n_weights = 2 if has_head and not self.config.tied_embeddings else 1
-            peak = maximum(peak, self._outer_gradients(outer, n_weights) - saved * in_flight)
+            peak = maximum(peak, self._outer_gradients(outer, n_weights) - saved)
         state = self._state(parameters, has_outer=has_embedding or has_head)
         gradient_bytes = units.bytes_per_element(self.job.gradients)
         buckets = self.framework.bucket_elements * (gradient_bytes + HALF)
         if self.framework.full_weights_at_start:
             gathered = self._gathered_layer()
             freed = parameters.all * HALF - sum(state) - gathered - buckets
-            peak = peak + self._unused(freed, saved * in_flight + peak - gathered)
-        return (*state, saved * in_flight, peak + buckets)
+            peak = peak + self._unused(freed, saved + peak - gathered)
+        return (*state, saved, peak + buckets)
+
+    def _saved_by_mtp(self, activations: list[LayerActivations]) -> Num:
+        """Bytes that MTP layers save beyond those of a stage full of layers; 0 without them."""
+        if not self.job.mtp_layers:
+            return 0.0
+        elements = saved_elements(
+            self.config,
+            self.shapes.step,
+            self.layout,
+            self.local,
+            activations,
+            self.job.mtp_layers,
+        )
+        return elements * self.job.activation_bytes
 
     def _live_scores(self) -> Num:
         """Scores of a layer in the backward pass of attention on one CPU device.
@@ -311,6 +339,8 @@ class FullestStages:
             n_bytes = max(n_bytes - gradient_bytes, gradient_bytes)
         gathered = self._remote(outer) * n_bytes if n_bytes else 0.0
         logit_bytes = max(self.framework.logit_bytes, self.job.activation_bytes)
+        if self.layout.loss_chunks == 1:  # all heads run before the backward pass of the first
+            n_logits = n_logits * (1 + self.job.mtp_layers)
         return n_logits / self.layout.loss_chunks * logit_bytes + inputs + gathered
 
     def _outer_gradients(self, outer: Parameters, n_weights: int) -> Num:
