@@ -83,6 +83,9 @@ Precision = Annotated[
         f"dtypes of the training state: {', '.join(PRECISIONS)}  [default: from --dtype]",
     ),
 ]
+MtpLayers = Annotated[
+    str, workload("--mtp N", "layers of multi-token prediction after the model  [default: 0]")
+]
 Optimizer = Annotated[str, workload("--optimizer NAME", ", ".join(OPTIMIZER_MOMENTS))]
 ReductionDtype = Annotated[
     str, workload("--reduce DTYPE", "dtype in which gradients are reduced: int8")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result", "Sweep", "ServingSweep")
 
 ALL = "all"  # stands for all words of an option
-MAY_BE_ZERO = ("zero", "drafted")  # options of numbers; the others are at least 1
+MAY_BE_ZERO = ("zero", "drafted", "mtp_layers")  # options of numbers; the others are at least 1
 
 
 def read_numbers(inputs: Inputs, **texts: str) -> dict[str, tuple[int, ...]]:

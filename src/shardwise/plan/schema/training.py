@@ -34,6 +34,7 @@ class PlannedWork:
         remat: the requested policy; "auto" if the search chose it.
         framework: the requested framework; "" if none was named.
         kernels: the requested settings of its kernels.
+        mtp_layers: layers of multi-token prediction.
     """
 
     kind: Literal["train"]
@@ -45,6 +46,7 @@ class PlannedWork:
     remat: str = "auto"
     framework: str = ""
     kernels: tuple[str, ...] = ()
+    mtp_layers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +288,7 @@ class Plan(PlanDocument):
             remat=work.remat,
             framework=work.framework,
             kernels=work.kernels,
+            mtp_layers=work.mtp_layers,
             overlap=tuple(word for word in strategy.overlap if word in OPTIONAL_OVERLAPS),
             offload=tuple(word for word in strategy.offload if word in OPTIONAL_OFFLOADS),
             **dtypes,

@@ -182,6 +182,24 @@ class MemoryRoom(Reason):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrediction(Reason):
+    """Layers of multi-token prediction, and what they add to the plan without them.
+
+    Args:
+        layers: number of layers.
+        step_s: seconds that they add to the expected step.
+        memory_bytes: bytes that they add to the chip with most memory in use.
+        on_last_stage: whether a pipeline's last stage has them.
+    """
+
+    constraint: Literal["token_prediction"] = "token_prediction"
+    layers: int
+    step_s: float
+    memory_bytes: float
+    on_last_stage: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotTrained(Reason):
     """Something of the plan that the trainer does not run."""
 
@@ -229,6 +247,7 @@ TRAINING_REASONS: dict[str, type[Reason]] = {
     "kv_heads": KvHeads,
     "max_seq": MaxSeq,
     "memory": MemoryRoom,
+    "token_prediction": TokenPrediction,
     "runtime": NotTrained,
     "framework": NotInFramework,
     "pipelines": NoPipelines,

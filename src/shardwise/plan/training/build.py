@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from shardwise.plan.machine import (
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
+from shardwise.plan.schema.training_reasons import TokenPrediction
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import busiest_stage, operations
 from shardwise.plan.xla_flags import flags_for
@@ -210,6 +211,7 @@ def _record_plan(
             remat=job.remat,
             framework=job.framework,
             kernels=job.kernels,
+            mtp_layers=job.mtp_layers,
         ),
         strategy=training.PlannedStrategy(
             mesh=sizes,
@@ -227,9 +229,29 @@ def _record_plan(
         ),
         estimate=_estimate(model, system, job, rates, chosen, step_operations),
         operations=step_operations,
-        why=reasons.reasons(model, system, job, chosen, candidates, searched),
+        why=(
+            *reasons.reasons(model, system, job, chosen, candidates, searched),
+            *_token_prediction(model, system, job, rates, chosen),
+        ),
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
+    )
+
+
+def _token_prediction(
+    model: ModelConfig, system: System, job: Train, rates: Calibration, chosen: Candidate
+) -> Iterator[TokenPrediction]:
+    """What the layers of multi-token prediction add to the step and the memory of the plan."""
+    if not job.mtp_layers:
+        return
+    plain = replace(job, mtp_layers=0)
+    without = rank.evaluate(model, system, plain, chosen.layout, rates, chosen.placement)
+    yield TokenPrediction(
+        margin=float(without.time.step_s / chosen.time.step_s),
+        layers=job.mtp_layers,
+        step_s=float(chosen.time.step_s - without.time.step_s),
+        memory_bytes=float(chosen.memory.total - without.memory.total),
+        on_last_stage=chosen.layout.is_pipelined,
     )
 
 
@@ -260,7 +282,7 @@ def _estimate(
     time = chosen.time
     n_chips = system.n_chips
     peak = system.chip.peak(job.compute)
-    flops = count.model_flops_per_token(model, job.seq) * job.tokens_per_step
+    flops = count.model_flops_per_token(model, job.seq, job.mtp_layers) * job.tokens_per_step
     step_s = float(time.step_s)
     run = _run_cost(step_s, system, job)
     stages = (step_operations, model.n_layers, chosen.layout)

@@ -29,6 +29,7 @@ def limit_name(limit: RuntimeLimit) -> str:
         "int8_rounds": "reduce int8 under zero 2",
         "kv_heads": f"layers with {part} key/value heads",
         "loss_chunks": f"loss_chunks {value}",
+        "mtp": "multi-token prediction",
         "offload": f"offload {part}",
         "offload_layers": f"offload of {value} layers only",
         "offload_pipeline": "offload of activations with a pipeline",
@@ -67,6 +68,7 @@ def _advice(limit: RuntimeLimit) -> str:
         ),
         "kv_heads": f"{NOT_YET} It supports tensor up to {limit.limit}.",
         "loss_chunks": "it does not divide the tokens of a device. Use fewer.",
+        "mtp": f"{NOT_YET} Plan without --mtp.",
         "offload": NOT_YET,
         "offload_layers": f"{NOT_YET} It offloads all layers.",
         "offload_pipeline": (

@@ -30,6 +30,8 @@ def rebuild(plan: Plan) -> Case:
         Train(batch=1, seq=1, framework=plan.workload.framework)
     with errors_at("$.workload.kernels"):
         Train(batch=1, seq=1, kernels=plan.workload.kernels)
+    with errors_at("$.workload.mtp_layers"):
+        Train(batch=1, seq=1, mtp_layers=plan.workload.mtp_layers)
     with errors_at("$.workload or $.strategy.precision"):
         job = plan.job
     with errors_at("$.strategy"):

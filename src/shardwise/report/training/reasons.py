@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from shardwise import units
 from shardwise.plan.schema.common import Loss, Reason
@@ -18,6 +18,7 @@ from shardwise.plan.schema.training_reasons import (
     Overlap,
     Padding,
     TensorSplit,
+    TokenPrediction,
     TokensPerChip,
     TokensPerSlice,
 )
@@ -65,6 +66,8 @@ def reason_text(reason: Reason) -> str:
             )
         case MemoryRoom():
             return _memory(reason)
+        case TokenPrediction():
+            return f"Multi-token prediction: {_token_prediction(reason)}."
         case NoPipelines():
             return no_pipelines(reason)
         case NotInFramework():
@@ -72,6 +75,22 @@ def reason_text(reason: Reason) -> str:
         case NotTrained():
             return f"The trainer does not run this: {limit_text(reason.limit)}"
     raise TypeError(f"no sentence for {type(reason).__name__}")
+
+
+def mtp_lines(why: Iterable[Reason]) -> Iterator[tuple[str, str]]:
+    """The line of multi-token prediction among the reasons of a plan; none without it."""
+    for reason in why:
+        if isinstance(reason, TokenPrediction):
+            yield "mtp", _token_prediction(reason)
+
+
+def _token_prediction(reason: TokenPrediction) -> str:
+    """Layers of multi-token prediction and what they add: `1 layer on the last stage: +0.5 s`."""
+    place = " on the last stage" if reason.on_last_stage else ""
+    return (
+        f"{counted(reason.layers, 'layer')}{place}: +{duration(reason.step_s)}, "
+        f"+{units.show_gib(reason.memory_bytes)} on the fullest chip"
+    )
 
 
 def no_pipelines(reason: NoPipelines) -> str:

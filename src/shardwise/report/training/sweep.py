@@ -24,7 +24,7 @@ from shardwise.report.words import duration, mesh_text, percent
 from shardwise.vocabulary import NO_SCHEDULE
 
 # Option of the Python API -> its header in the tables.
-OPTION_LABELS = {"n_microbatches": "microbatches"}
+OPTION_LABELS = {"n_microbatches": "microbatches", "mtp_layers": "mtp"}
 
 Columns = dict[str, Callable[[Row], str]]  # header -> the cell of a row that has a plan
 

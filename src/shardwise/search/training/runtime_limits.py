@@ -27,7 +27,7 @@ PLANNED_OFFLOADS = ("weights", "gradients")  # what only plans move to host memo
 
 Kind = Literal[
     "activation", "adafactor", "block", "devices", "dtype", "expert_tensor", "int8_rounds",
-    "kv_heads", "loss_chunks", "offload", "offload_layers", "offload_pipeline", "positions",
+    "kv_heads", "loss_chunks", "mtp", "offload", "offload_layers", "offload_pipeline", "positions",
     "reduce", "remat_layers", "ring_chunks", "ring_window", "rope_scaling", "schedule", "scores",
     "stages",
 ]  # fmt: skip
@@ -118,6 +118,8 @@ def _has_parallel_block(layer: Layer) -> bool:
 def _job_limits(model: ModelConfig, job: Train) -> Iterator[RuntimeLimit]:
     if model.n_positions and job.seq > model.n_positions:  # a lookup would repeat the last row
         yield RuntimeLimit(kind="positions", value=job.seq, limit=model.n_positions)
+    if job.mtp_layers:
+        yield RuntimeLimit(kind="mtp", value=job.mtp_layers)
     if job.reduce_bytes < 2:
         yield RuntimeLimit(kind="reduce", value=job.reduce or job.gradients)
 

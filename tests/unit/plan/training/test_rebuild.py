@@ -21,6 +21,7 @@ CASES = [
     ("llama3-8b", "h100:8", sw.Train(batch=16, seq=4096), {"loss_chunks": 4}),
     ("llama3-8b", "h100:8", sw.Train(batch=8, seq=65536), {"fsdp": 8}),  # nothing fits without
     ("deepseek-v3", "h100:512,scale_out=25GB/s", sw.Train(batch=512, seq=4096), {"pipe": 8}),
+    ("deepseek-v2-lite", "h100:16", sw.Train(batch=64, seq=4096, mtp_layers=1), {"pipe": 2}),
     ("llama3-8b", "v5e:8x8*2", sw.Train(batch=256, seq=2048, remat="full"), {"schedule": "none"}),
 ]
 

@@ -20,6 +20,7 @@ def run(
     dtype: options.TrainingDtype = "bf16",
     precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
+    mtp: options.MtpLayers = "",
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
     remat: options.RematPolicy = "auto",
@@ -51,6 +52,7 @@ def run(
         precision=precision,
         framework=framework,
         kernels=kernels,
+        mtp=mtp,
     )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}

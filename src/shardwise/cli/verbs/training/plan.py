@@ -49,6 +49,7 @@ def run(
     dtype: options.TrainingDtype = "bf16",
     precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
+    mtp: options.MtpLayers = "",
     reduce: options.ReductionDtype = "",
     mesh: options.WholeStrategy = "",
     fix: options.FixedSettings = "",
@@ -101,6 +102,7 @@ def run(
         precision,
         framework,
         kernels,
+        mtp,
     )
     whole_strategy = inputs.optional(parse_fixed, mesh)
     fixed = inputs.optional(parse_fixed, fix) or {}

@@ -35,6 +35,7 @@ def run(
     dtype: options.TrainingDtype = "bf16",
     precision: options.Precision = "",
     optimizer: options.Optimizer = "adamw",
+    mtp: options.MtpLayers = "",
     reduce: options.ReductionDtype = "",
     tensor: options.TensorAxis = "",
     context: Annotated[str, strategy("--context N", "size of the context axis")] = "",
@@ -83,6 +84,7 @@ def run(
         micro_batch=micro_batch,
         virtual=virtual,
         zero=zero,
+        mtp_layers=mtp,
     )
     dtypes = tuple(units.BYTES_PER_ELEMENT)
     word_options = read_words(

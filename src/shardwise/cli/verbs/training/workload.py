@@ -37,6 +37,7 @@ def read_job(
     precision: str = "",
     framework: str = "",
     kernels: str = "",
+    mtp: str = "",
 ) -> sw.Train:
     """Parse the texts of the options of a training step; an empty text is an option not given.
 
@@ -58,6 +59,7 @@ def read_job(
     framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
     inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
     settings = inputs.read(parse_choices, kernels, "setting of kernels", KERNELS)
+    mtp_layers = inputs.optional(units.parse_whole, mtp, "mtp", 0) or 0
     inputs.done()
     dtypes = framework_limits.state_of(framework, dtype)
     if precision:
@@ -75,6 +77,7 @@ def read_job(
         offload=offloads,
         framework=framework,
         kernels=settings,
+        mtp_layers=mtp_layers,
     )
 
 
