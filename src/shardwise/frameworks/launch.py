@@ -110,6 +110,7 @@ class TrainingLaunch(Launch):
         dtypes: dtypes of `Train` that differ from those of `precision`: `{"gradients": "bf16"}`.
         overlap: communication that an option of the file hides, of `OPTIONAL_OVERLAPS`.
         kernels: settings of kernels in the file, of `KERNELS`.
+        mtp_layers: layers of multi-token prediction.
     """
 
     batch: int | None = None
@@ -134,6 +135,7 @@ class TrainingLaunch(Launch):
     dtypes: Mapping[str, str | None] = field(default_factory=dict)
     overlap: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    mtp_layers: int = 0
     optimizer: str | None = None
 
     def on(self, model: ModelConfig, chip: Chip) -> TrainingLaunch:

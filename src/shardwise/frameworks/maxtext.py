@@ -51,7 +51,7 @@ _OPEN = ("ici_fsdp_parallelism", "dcn_data_parallelism")  # -1 in base.yml
 _SLICES = ("num_slices", "compile_topology_num_slices", "--num-slices", "--num_slices")
 # Options that change memory or speed, and that plans have no word for.
 _UNREAD = (
-    "parameter_memory_host_offload", "enable_lora", "enable_rampup_batch_size", "mtp_num_layers",
+    "parameter_memory_host_offload", "enable_lora", "enable_rampup_batch_size",
 )  # fmt: skip
 MODELS = {name: name for name in _SAME} | {
     "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b",
@@ -63,7 +63,7 @@ MODELS = {name: name for name in _SAME} | {
 def write(run: TrainingRun) -> Written:
     """The file of a plan."""
     layout, mesh, job = run.layout, run.layout.mesh, run.job
-    notes = unsaid(run)
+    notes = unsaid(run, names_mtp=True)
     check_runs(run, "maxtext")
     settings: Settings = {"base_config": "base.yml"}
     model = MODELS.get(run.plan.model.name)
@@ -96,6 +96,8 @@ def write(run: TrainingRun) -> Written:
         settings |= _pipeline(run)
     if mesh.context > 1:
         settings |= _context(run, is_gpu=is_gpu)
+    if job.mtp_layers:
+        settings["mtp_num_layers"] = job.mtp_layers
     if job.compute == "fp8":
         settings["quantization"] = "fp8"
     if layout.zero in (1, 2):
@@ -169,6 +171,7 @@ def read(settings: Settings) -> TrainingLaunch:
         batch_per_chip=per_chip,
         seq=number("max_target_length", 2048),
         loss_chunks=number("num_vocab_tiling", 1),
+        mtp_layers=number("mtp_num_layers", 0),
         n_microbatches=microbatches if microbatches > 0 else None,
         zero=_zero(settings, sizes, fill),
         schedule="interleaved" if interleaved else "gpipe",

@@ -39,7 +39,7 @@ _FIELDS = (
     "moe_token_dispatcher_type", "tp_comm_overlap", "use_distributed_optimizer",
     "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
-    *megatron_graphs.FIELDS,
+    *megatron_graphs.FIELDS, megatron_stages.MTP,
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
 _DTYPES = (
@@ -51,7 +51,7 @@ _DTYPES = (
 _UNREAD = (
     "--optimizer", "--optimizer-offload-fraction", "--fp4-format",
     "--fp4-param-gather",
-    "--cpu-offloading", "--fine-grained-activation-offloading", "--mtp-num-layers",
+    "--cpu-offloading", "--fine-grained-activation-offloading",
 )  # fmt: skip
 
 

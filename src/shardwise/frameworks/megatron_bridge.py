@@ -37,7 +37,7 @@ _SECTIONS = {
 _MODEL_SIZES = (
     "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads",
     "num_query_groups", "moe_router_topk", "moe_shared_expert_intermediate_size",
-    "moe_layer_freq", "mtp_num_layers",
+    "moe_layer_freq",
 )  # fmt: skip
 _MIXED_PRECISION = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
 
@@ -61,6 +61,7 @@ def write(run: TrainingRun) -> Written:
     # Recipes of large models have chunks of layers, which would stay beside another `pipe`.
     settings["model"].setdefault("virtual_pipeline_model_parallel_size", None)
     settings["model"].setdefault(megatron_stages.LAYOUT, None)
+    settings["model"].setdefault(megatron_stages.MTP, None)  # of recipes that have some
     return Written(settings=settings, notes=notes)
 
 

@@ -61,6 +61,8 @@ def write(
     if "tp_comm" in layout.overlap and mesh.tensor > 1:
         values["tp_comm_overlap"] = True
     values |= megatron_graphs.write(run.job.kernels)
+    if run.job.mtp_layers:
+        values[megatron_stages.MTP] = run.job.mtp_layers
     values |= _sharding(run)
     recompute, notes = megatron_recompute.write(run)
     off = ("use_distributed_optimizer", *megatron_stages.ENDS) if over_recipe else ()
@@ -68,20 +70,25 @@ def write(
         off = (*off, "moe_enable_deepep")  # which needs another dispatcher
     values |= recompute
     values |= {name: False for name in off if name not in values}
-    return values, [*notes, *unsaid(run)]
+    return values, [*notes, *unsaid(run, names_mtp=True)]
 
 
-def unsaid(run: TrainingRun, offloads: Collection[str] = ()) -> list[str]:
+def unsaid(
+    run: TrainingRun, offloads: Collection[str] = (), *, names_mtp: bool = False
+) -> list[str]:
     """Notes about parts of a plan that no framework's layout options name.
 
     Args:
         offloads: arrays whose offload the framework's options do name.
+        names_mtp: whether they name layers of multi-token prediction.
     """
     layout = run.layout
     notes = []
     if offload := [array for array in layout.offload if array not in offloads]:
         notes.append(f"offload to host memory of the plan: {', '.join(offload)}.")
     notes += megatron_stages.notes(run)
+    if run.job.mtp_layers and not names_mtp:
+        notes.append(f"multi-token prediction of the plan: --mtp {run.job.mtp_layers}.")
     if layout.loss_chunks > 1:
         notes.append(f"the plan computes logits in {layout.loss_chunks} chunks of tokens.")
     if run.job.optimizer != "adamw":
@@ -198,6 +205,9 @@ def read(
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
         overlap=("tp_comm",) if values.get("tp_comm_overlap") is True and tensor > 1 else (),
         kernels=megatron_graphs.read(values),
+        mtp_layers=number(
+            values, megatron_stages.MTP, megatron_stages.mtp_layers(written_out), framework
+        ),
         dtypes=dtypes,
         notes=(*notes, *dtype_notes, *megatron_recompute.notes(values), *extra_notes),
         **megatron_recompute.read(values),

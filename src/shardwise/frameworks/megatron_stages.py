@@ -3,7 +3,8 @@
 A stage has several chunks under an interleaved schedule. If the layers do not fill all chunks of a
 plan, its last chunks have less: one layer less is what Megatron's `account_for_loss` says, two
 leave out the first layer instead of one of the last, and more are written out as
-`pipeline_model_parallel_layout`: letters for embedding, layers, and loss, chunk by chunk.
+`pipeline_model_parallel_layout`: letters for embedding, layers, layers of multi-token prediction
+(MTP) and loss, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shardwise.strategy.stages import stages
 # Whether the head, and the embedding, take the place of a layer in their stage.
 ENDS = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
 LAYOUT = "pipeline_model_parallel_layout"
+MTP = "mtp_num_layers"  # layers of multi-token prediction, which the last chunk has
 MAX_LETTERS = 100_000  # of a layout that is written out, far above those of any model
 
 
@@ -30,22 +32,22 @@ def write(run: TrainingRun) -> dict[str, Any]:
         return {"num_layers_in_last_pipeline_stage": last} if n_layers % pipe else {}
     spare = stages(n_layers, layout).spare
     if spare > len(ENDS):
-        return {LAYOUT: written_out(n_layers, pipe * layout.virtual)}
+        return {LAYOUT: written_out(n_layers, pipe * layout.virtual, run.job.mtp_layers)}
     chunks = {"virtual_pipeline_model_parallel_size": layout.virtual}
     return chunks | dict.fromkeys(ENDS[:spare], True)
 
 
-def written_out(n_layers: int, n_chunks: int) -> str:
+def written_out(n_layers: int, n_chunks: int, mtp_layers: int = 0) -> str:
     """The layers of each chunk, as many as possible in each of the first ones.
 
-    >>> written_out(36, 40), written_out(7, 4)
-    ('Et|(t|)*35|||L', 'Ett|(tt|)*2tL')
+    >>> written_out(36, 40), written_out(7, 4), written_out(7, 4, mtp_layers=1)
+    ('Et|(t|)*35|||L', 'Ett|(tt|)*2tL', 'Ett|(tt|)*2tmL')
     """
     n_each = -(-n_layers // n_chunks)
     full, rest = divmod(n_layers, n_each)
     layers = "t" * n_each
     more = ["t" * rest, *[""] * (n_chunks - full - 1)]
-    return f"E{layers}|({layers}|)*{full - 1}{'|'.join(more)}L"
+    return f"E{layers}|({layers}|)*{full - 1}{'|'.join(more)}{'m' * mtp_layers}L"
 
 
 def notes(run: TrainingRun) -> list[str]:
@@ -88,6 +90,17 @@ def read(layout: Any, pipe: int) -> tuple[int | None, list[str]]:
         said.append(f"{LAYOUT}: its chunks differ; the plan has {full} layers in all but the last.")
     virtual = len(chunks) // pipe
     return (virtual if virtual > 1 else None), said
+
+
+def mtp_layers(layout: Any) -> int:
+    """Layers of multi-token prediction in a layout that is written out; 0 without one.
+
+    >>> mtp_layers("Et*4|(t*4|)*14tmL"), mtp_layers(None)
+    (1, 0)
+    """
+    if isinstance(layout, str):
+        return _expanded(layout).count("m")
+    return str(layout or "").count("mtp")
 
 
 def _expanded(text: str) -> str:

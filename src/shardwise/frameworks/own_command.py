@@ -42,6 +42,8 @@ def command(run: TrainingRun) -> str:
         f"--dtype {job.compute}",
         f"--optimizer {job.optimizer}",
     ]
+    if job.mtp_layers:
+        options.append(f"--mtp {job.mtp_layers}")
     if job.precision:
         options.append(f"--precision {job.precision}")
     if job.tokens:
@@ -78,7 +80,9 @@ def read(text: str, framework: str) -> TrainingLaunch:
         part.split("=", 1) for part in options["--mesh"].split(",") if "=" in part
     )
     numbers = {
-        name: _number(name, value) for name, value in settings.items() if name not in words()
+        name: _number(f"--mesh {name}=", value)
+        for name, value in settings.items()
+        if name not in words()
     }
     shards = numbers.get("expert_tensor")
     batch, seq = parse_batch(options["--batch"]) if "--batch" in options else (None, None)
@@ -93,6 +97,7 @@ def read(text: str, framework: str) -> TrainingLaunch:
         expert_tensor=None if shards == numbers.get("tensor") else shards,
         schedule=settings.get("schedule"),
         context_kind=settings.get("context_kind"),
+        mtp_layers=_number("--mtp ", options.get("--mtp", "0")),
         remat=options.get("--remat"),
         compute=options.get("--dtype"),
         optimizer=options.get("--optimizer"),
@@ -103,7 +108,7 @@ def read(text: str, framework: str) -> TrainingLaunch:
     )
 
 
-def _number(name: str, value: str) -> int:
+def _number(option: str, value: str) -> int:
     if not value.isdigit():
-        raise BadFile(f"--mesh {name}={value} is no number.")
+        raise BadFile(f"{option}{value} is no number.")
     return int(value)

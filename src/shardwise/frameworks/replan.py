@@ -75,6 +75,7 @@ def training_plan(
         offload=launch.offload,
         overlap=launch.overlap,
         kernels=launch.kernels if system.chip.kind == "gpu" else (),
+        mtp_layers=launch.mtp_layers,
         framework=_framework(launch, system.chip),
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]
     )
