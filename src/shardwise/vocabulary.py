@@ -45,6 +45,7 @@ OVERLAPS = (*DEFAULT_OVERLAPS, *OPTIONAL_OVERLAPS)
 # alone, or of the feed-forward network or experts alone; attention in 8 bits, where products are.
 GRAPH_SHARES = {"cuda_graphs": 1.0, "attn_graphs": 0.5, "mlp_graphs": 0.5}  # of a layer's kernels
 KERNELS = (*GRAPH_SHARES, "fp8_attention")
+NO_KERNELS = "none"  # none of these settings, not even those that are usual
 
 # Arrays that can be offloaded to host memory: weights, gradients, optimizer state, all saved
 # activations, or the saved activations of one part of a layer.

@@ -69,7 +69,8 @@ class Train:
         framework: the software that will run the step, from `FRAMEWORKS`, whose rates and kernels
             the expected time takes; "" for that of most published runs on TPUs, and for the mean of
             all on GPUs.
-        kernels: settings of the framework's kernels, from `KERNELS`.
+        kernels: settings of the framework's kernels, from `KERNELS`; () for the usual ones of its
+            published runs (`estimate.training.usual_kernels`), ("none",) for none.
         mtp_layers: layers of multi-token prediction (MTP), see `models.token_prediction`.
 
     Raises:
@@ -116,7 +117,7 @@ class Train:
         for option, words, legal_words in (
             ("overlap", self.overlap, vocabulary.OPTIONAL_OVERLAPS),
             ("offload", self.offload, vocabulary.OPTIONAL_OFFLOADS),
-            ("setting of kernels", self.kernels, vocabulary.KERNELS),
+            ("setting of kernels", self.kernels, (*vocabulary.KERNELS, vocabulary.NO_KERNELS)),
         ):
             for word in words:
                 if word not in legal_words:

@@ -18,6 +18,7 @@ from shardwise.runtime.program import COLLECTIVES
 from shardwise.vocabulary import (
     FRAMEWORKS,
     KERNELS,
+    NO_KERNELS,
     OPTIONAL_OFFLOADS,
     OPTIONAL_OVERLAPS,
     REMAT_WORDS,
@@ -188,7 +189,13 @@ TargetHardware = Annotated[str, workload("--on HARDWARE", "the chip or machine: 
 TrainingFramework = Annotated[
     str, rates("--framework NAME", f"the software that runs it: {', '.join(FRAMEWORKS)}")
 ]
-KernelSettings = Annotated[str, rates("--kernels WORD,...", f"of it: {', '.join(KERNELS)}")]
+KernelSettings = Annotated[
+    str,
+    rates(
+        "--kernels WORD,...",
+        f"of it: {', '.join(KERNELS)}, {NO_KERNELS}  [default: those of its published runs]",
+    ),
+]
 PeakRates = Annotated[bool, rates("--peak", "assume peak rates, as the book does")]
 
 # The output

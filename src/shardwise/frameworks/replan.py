@@ -22,7 +22,7 @@ from shardwise.plan.serving.time_parts import usual_cache, usual_compute
 from shardwise.plan.training import build as training_build
 from shardwise.search.serving.engine_limits import ranks_of_a_head
 from shardwise.search.serving.runtime_limits import min_kv_heads
-from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS
+from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS, NO_KERNELS
 from shardwise.workload import Serve, Train, state_dtypes
 
 # Framework of a file -> the engine at whose overhead it is planned.
@@ -74,7 +74,7 @@ def training_plan(
         optimizer=launch.optimizer or "adamw",
         offload=launch.offload,
         overlap=launch.overlap,
-        kernels=launch.kernels if system.chip.kind == "gpu" else (),
+        kernels=(launch.kernels or (NO_KERNELS,)) if system.chip.kind == "gpu" else (),
         mtp_layers=launch.mtp_layers,
         framework=_framework(launch, system.chip),
         **{**state_dtypes(launch.precision or "", compute), **launch.dtypes},  # type: ignore[arg-type]

@@ -12,7 +12,13 @@ from types import MappingProxyType
 from shardwise.errors import BadInput
 from shardwise.estimate.training.run_variant import FusionProfile
 from shardwise.hardware import Chip
-from shardwise.vocabulary import DEFAULT_OVERLAPS, FRAMEWORKS, GRAPH_SHARES, UNKNOWN_FRAMEWORK
+from shardwise.vocabulary import (
+    DEFAULT_OVERLAPS,
+    FRAMEWORKS,
+    GRAPH_SHARES,
+    NO_KERNELS,
+    UNKNOWN_FRAMEWORK,
+)
 from shardwise.workload import Train
 
 # Framework -> its profile, where it is not that of `FusionProfile()`:
@@ -65,14 +71,15 @@ def profile_of(job: Train, chip: Chip) -> FusionProfile:
         BadInput: the framework does not run on the chip, or the chip has no such settings.
     """
     profile = PROFILES[framework_of(job, chip)]
-    if not job.kernels:
+    kernels = [word for word in job.kernels if word != NO_KERNELS]
+    if not kernels:
         return profile
     if chip.kind != "gpu":
-        raise BadInput(f"{', '.join(job.kernels)}: settings of kernels on GPUs, not {chip.name}.")
+        raise BadInput(f"{', '.join(kernels)}: settings of kernels on GPUs, not {chip.name}.")
     return replace(
         profile,
-        captured=captured_share(job.kernels),
-        narrow_attention="fp8_attention" in job.kernels,
+        captured=captured_share(kernels),
+        narrow_attention="fp8_attention" in kernels,
     )
 
 

@@ -200,6 +200,26 @@ class TokenPrediction(Reason):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsualSettings(Reason):
+    """Settings of kernels that published runs have, and the plan because none were given.
+
+    Args:
+        kernels: the settings.
+        framework, chip: of the runs.
+        n_stating: runs that state them.
+        n_runs: runs since the month `since`.
+    """
+
+    constraint: Literal["kernels"] = "kernels"
+    kernels: tuple[str, ...]
+    framework: str
+    chip: str
+    n_stating: int
+    n_runs: int
+    since: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotTrained(Reason):
     """Something of the plan that the trainer does not run."""
 
@@ -248,6 +268,7 @@ TRAINING_REASONS: dict[str, type[Reason]] = {
     "max_seq": MaxSeq,
     "memory": MemoryRoom,
     "token_prediction": TokenPrediction,
+    "kernels": UsualSettings,
     "runtime": NotTrained,
     "framework": NotInFramework,
     "pipelines": NoPipelines,

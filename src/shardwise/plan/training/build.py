@@ -10,6 +10,11 @@ from shardwise.errors import NoStrategy, NotDivisible, raise_all
 from shardwise.estimate.calibration import Calibration, spread_outside_practice
 from shardwise.estimate.training.framework_profiles import profile_of
 from shardwise.estimate.training.layout_step import LayoutStep
+from shardwise.estimate.training.usual_kernels import (
+    UsualKernels,
+    usual_kernels,
+    with_usual_kernels,
+)
 from shardwise.formulas import cost
 from shardwise.formulas.flops import REFERENCE_MFU, compute_s, mfu
 from shardwise.hardware import System
@@ -26,7 +31,7 @@ from shardwise.plan.machine import (
 from shardwise.plan.schema import training
 from shardwise.plan.schema.architecture import planned_model
 from shardwise.plan.schema.common import Operation
-from shardwise.plan.schema.training_reasons import TokenPrediction
+from shardwise.plan.schema.training_reasons import TokenPrediction, UsualSettings
 from shardwise.plan.training import reasons, refusals
 from shardwise.plan.training.operations import busiest_stage, operations
 from shardwise.plan.xla_flags import flags_for
@@ -74,6 +79,8 @@ def search(
     Arguments and errors are those of `plan`.
     """
     _check_arguments(model, system, job)
+    usual = usual_kernels(model, system.chip, job)
+    job = with_usual_kernels(model, system.chip, job)
     choices = read_fixed(fixed, most, any_layout=any_layout)
     raise_all(NotDivisible, problems(model, system, job, choices.sizes, whole=False))
     rates = rates_of(system, job, peak=peak)
@@ -85,7 +92,10 @@ def search(
     if not candidates[0].fits:
         raise refusals.does_not_fit(model, system, job, choices, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
-    plans = [_record_plan(model, system, job, rates, c, candidates, choices) for c in fitting]
+    plans = []
+    for candidate in fitting:
+        plan = _record_plan(model, system, job, rates, candidate, candidates, choices)
+        plans.append(replace(plan, why=(*plan.why, *_usual_kernels(usual))))
     if not is_known(system, rates):
         return plans
     rivals = [ranking.rival, *[None] * n]  # of the best plan alone
@@ -146,6 +156,8 @@ def evaluate(
         NoStrategy: no strategy of the mesh keeps the choices in `words`.
     """
     _check_arguments(model, system, job)
+    usual = usual_kernels(model, system.chip, job)
+    job = with_usual_kernels(model, system.chip, job)
     mesh = split.mesh if isinstance(split, Layout) else split
     choices = read_fixed({**mesh.sizes, **(words or {})})
     raise_all(NotDivisible, problems(model, system, job, mesh.sizes, whole=True))
@@ -164,9 +176,10 @@ def evaluate(
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
         candidates = [rank.evaluate(model, system, job, split, rates)]
-    return _record_plan(
+    plan = _record_plan(
         model, system, job, rates, candidates[0], candidates, next_placement=next_placement
     )
+    return replace(plan, why=(*plan.why, *_usual_kernels(usual)))
 
 
 def _check_arguments(model: ModelConfig, system: System, job: Train) -> None:
@@ -236,6 +249,20 @@ def _record_plan(
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )
+
+
+def _usual_kernels(usual: UsualKernels | None) -> Iterator[UsualSettings]:
+    """The settings of kernels that the plan has because published runs have them."""
+    if usual:
+        yield UsualSettings(
+            margin=usual.n_stating / usual.n_runs,
+            kernels=usual.kernels,
+            framework=usual.framework,
+            chip=usual.chip,
+            n_stating=usual.n_stating,
+            n_runs=usual.n_runs,
+            since=usual.since,
+        )
 
 
 def _token_prediction(

@@ -16,6 +16,7 @@ from shardwise import units
 from shardwise.errors import BadInput, NoPlan, ShardwiseError
 from shardwise.estimate.chip_memory import capacity_bytes
 from shardwise.estimate.training.framework_profiles import profile_of
+from shardwise.estimate.training.usual_kernels import with_usual_kernels
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Chip, System
 from shardwise.models import ModelConfig, count
@@ -178,11 +179,12 @@ class _Search:
         return row
 
     def _best(self, system: System, limit_s: float) -> TrainingMachine | None:
-        rates = rates_of(system, self.job, peak=self.peak)
+        job = with_usual_kernels(self.model, system.chip, self.job)
+        rates = rates_of(system, job, peak=self.peak)
         steps = (self.job.tokens or 0.0) / self.job.tokens_per_step
         below = Fixed(limit_s=limit_s / steps)
         try:
-            best = rank.rank(self.model, system, self.job, rates, below, keep=1).candidates[0]
+            best = rank.rank(self.model, system, job, rates, below, keep=1).candidates[0]
         except ShardwiseError:
             return None
         if not best.fits:

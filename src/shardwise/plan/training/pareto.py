@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardwise.errors import NoStrategy, ShardwiseError
+from shardwise.estimate.training.usual_kernels import with_usual_kernels
 from shardwise.formulas.flops import mfu
 from shardwise.hardware import Switched, System, Torus, legal_slices
 from shardwise.models import ModelConfig, count
@@ -82,6 +83,7 @@ def memory_front(
     Arguments and errors are those of `shardwise.plan.api.plan`.
     """
     choices = read_fixed(fixed, most, any_layout=any_layout)
+    job = with_usual_kernels(model, system.chip, job)
     rates = rates_of(system, job, peak=peak)
     try:
         ranking = rank.rank(model, system, job, rates, choices, front=True)

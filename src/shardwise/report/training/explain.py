@@ -12,7 +12,7 @@ from shardwise.plan.training.explain import Explanation, Outcome, WhatIf
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
 from shardwise.report.tables import DASH
 from shardwise.report.training.decisions import decision_text
-from shardwise.report.training.reasons import loss_text, mtp_lines, reason_text
+from shardwise.report.training.reasons import loss_text, reason_text, run_lines
 from shardwise.report.words import bound_name, duration, mesh_text
 from shardwise.search.training.sensitivity import HARDWARE, BreakEven, Searched, Sensitivity
 
@@ -43,7 +43,7 @@ def blocks(explanation: Explanation, *, verbose: bool = False) -> Iterator[Block
     if explanation.what_if:
         yield strong(_what_if(explanation, explanation.what_if))
     yield strong(_binding(explanation))
-    yield labelled([*_runner_up(explanation), *mtp_lines(explanation.why)])
+    yield labelled([*_runner_up(explanation), *run_lines(explanation.why)])
     if explanation.runner_up:
         yield _parts(explanation.plan, explanation.runner_up)
     yield _numbers(explanation)

@@ -17,11 +17,12 @@ from shardwise.plan.schema.training_reasons import (
     TensorSplit,
     TokenPrediction,
     TokensPerChip,
+    UsualSettings,
 )
 from shardwise.plan.training.limit_text import limit_name
 from shardwise.report.style import Block, bar, label_first, labelled, quiet, strong, table
 from shardwise.report.training.details import details
-from shardwise.report.training.reasons import loss_text, mtp_lines, reason_text
+from shardwise.report.training.reasons import loss_text, reason_text, run_lines
 from shardwise.report.words import (
     bound_name,
     chips,
@@ -70,7 +71,7 @@ def blocks(
             *_not_trained(plan, any_layout_by),
             *measured_as(plan.hardware),
             ("state", _state(plan)),
-            *mtp_lines(plan.why),
+            *run_lines(plan.why),
             *label_first("why", _reasons(plan, verbose)),
             *label_first("next", [*_practice(plan)] or _alternatives(plan)),
         ]
@@ -332,6 +333,7 @@ def _reasons(plan: Plan, verbose: bool) -> Iterator[str]:
         NotInFramework,
         NoPipelines,
         TokenPrediction,
+        UsualSettings,
     )  # in lines of their own
     reasons = [why for why in plan.why if not isinstance(why, said)]
     crowded = len(reasons) > MAX_REASONS

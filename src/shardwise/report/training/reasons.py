@@ -21,6 +21,7 @@ from shardwise.plan.schema.training_reasons import (
     TokenPrediction,
     TokensPerChip,
     TokensPerSlice,
+    UsualSettings,
 )
 from shardwise.plan.training.limit_text import limit_text
 from shardwise.report.words import counted, duration, listed, mesh_text, percent
@@ -68,6 +69,8 @@ def reason_text(reason: Reason) -> str:
             return _memory(reason)
         case TokenPrediction():
             return f"Multi-token prediction: {_token_prediction(reason)}."
+        case UsualSettings():
+            return f"Kernels: {_usual_settings(reason)}."
         case NoPipelines():
             return no_pipelines(reason)
         case NotInFramework():
@@ -77,11 +80,22 @@ def reason_text(reason: Reason) -> str:
     raise TypeError(f"no sentence for {type(reason).__name__}")
 
 
-def mtp_lines(why: Iterable[Reason]) -> Iterator[tuple[str, str]]:
-    """The line of multi-token prediction among the reasons of a plan; none without it."""
+def run_lines(why: Iterable[Reason]) -> Iterator[tuple[str, str]]:
+    """Lines among the reasons of a plan on multi-token prediction and on usual kernels, if any."""
     for reason in why:
         if isinstance(reason, TokenPrediction):
             yield "mtp", _token_prediction(reason)
+        elif isinstance(reason, UsualSettings):
+            yield "kernels", _usual_settings(reason)
+
+
+def _usual_settings(reason: UsualSettings) -> str:
+    """Settings and the runs that have them: `cuda_graphs, as in 12 of 12 published runs ...`."""
+    return (
+        f"{', '.join(reason.kernels)}, as in {reason.n_stating} of {reason.n_runs} published runs "
+        f"of such models under {reason.framework} on {reason.chip} since {reason.since}; --kernels "
+        "none plans without"
+    )
 
 
 def _token_prediction(reason: TokenPrediction) -> str:

@@ -10,6 +10,7 @@ from shardwise.vocabulary import (
     FRAMEWORK_ALIASES,
     FRAMEWORKS,
     KERNELS,
+    NO_KERNELS,
     OPTIONAL_OFFLOADS,
     OPTIONAL_OVERLAPS,
     REMAT_WORDS,
@@ -58,7 +59,7 @@ def read_job(
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
     framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
     inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
-    settings = inputs.read(parse_choices, kernels, "setting of kernels", KERNELS)
+    settings = inputs.read(parse_choices, kernels, "setting of kernels", (*KERNELS, NO_KERNELS))
     mtp_layers = inputs.optional(units.parse_whole, mtp, "mtp", 0) or 0
     inputs.done()
     dtypes = framework_limits.state_of(framework, dtype)
