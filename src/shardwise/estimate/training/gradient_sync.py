@@ -12,7 +12,10 @@ from shardwise.estimate.training import measured_rates
 from shardwise.estimate.training.memory.parameters import ZeroShards, zero_shards
 from shardwise.estimate.training.optimizer import state_bytes, update_flops
 from shardwise.estimate.training.priced_layout import PricedLayout
-from shardwise.estimate.training.synced_parameters import synced_parameters
+from shardwise.estimate.training.synced_parameters import (
+    SyncedParameters,
+    synced_parameters,
+)
 from shardwise.models import ModelConfig
 from shardwise.models.token_prediction import mtp_model
 from shardwise.ops.einsum import shards
@@ -68,12 +71,7 @@ def gradient_groups(
     tensor = mesh["tensor"]
     parameters = synced_parameters(config, mtp_layers)
     single = parameters.single
-    # Layers of the model, and of MTP, with the share of them that the stage holds.
-    held = [(parameters, stage.held / config.n_layers)]
-    if mtp_layers:
-        mtp = mtp_model(config)
-        beyond = stage.held_beyond(mtp_layers * mtp.n_layers)
-        held.append((synced_parameters(mtp), beyond / mtp.n_layers))
+    held = _held_layers(config, stage, mtp_layers)
     axes: tuple[str, ...] = (*BATCH_AXES, "context")
     state = ZeroShards(dense=1, routed=1)
     if layout.zero == 3:
@@ -109,6 +107,21 @@ def gradient_groups(
             elements=sum(n * kind.routed for kind, n in held) / expert_shards,
             arrays=parameters.routed_arrays,
         )
+
+
+def _held_layers(
+    config: ModelConfig, stage: Stages, mtp_layers: int
+) -> list[tuple[SyncedParameters, Num]]:
+    """Parameters of the model's layers, with the share of them that a stage holds.
+
+    MTP layers beyond those that the stage has room for follow, as a multiple of one of them.
+    """
+    held = [(synced_parameters(config), stage.held / config.n_layers)]
+    if mtp_layers:
+        mtp = mtp_model(config)
+        beyond = stage.held_beyond(mtp_layers * mtp.n_layers)
+        held.append((synced_parameters(mtp), beyond / mtp.n_layers))
+    return held
 
 
 def _groups(priced: PricedLayout) -> Iterator[GradientGroup]:
