@@ -38,7 +38,15 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {role: getattr(self, role) for role in ROLES}
+        """Mesh role -> size, in the order of `ROLES`."""
+        return {
+            "data": self.data,
+            "fsdp": self.fsdp,
+            "tensor": self.tensor,
+            "context": self.context,
+            "expert": self.expert,
+            "pipe": self.pipe,
+        }
 
     @property
     def n_chips(self) -> int:
@@ -248,15 +256,7 @@ def _on_switches(
     system: System, machine: Switched, sizes: dict[str, int], names: list[str]
 ) -> Iterator[Placement]:
     """Place the innermost axes in the NVLink domain while it has room, the rest across nodes."""
-    chip = system.chip
-    node_latency_s = 0.0
-    if chip.node:
-        node_latency_s = chip.node.latency_s or 0.0
-    network_latency_s = 0.0
-    if chip.scale_out:
-        network_latency_s = chip.scale_out.latency_s or 0.0
     free_gpus = machine.gpus_per_node  # of one domain, for the axes still to place
-    reduces = system.in_network_reduction
     spans = []
     for name in names:
         inside = math.gcd(sizes[name], free_gpus)
@@ -264,15 +264,30 @@ def _on_switches(
         if outside > 1 and free_gpus // inside > 1 and inside < sizes[name] and name == names[0]:
             return  # the innermost axis would fill a part of several nodes
         free_gpus //= inside
-        tiers = []
-        if inside > 1:
-            rate = chip.need("node.bytes_per_s_per_gpu_one_way")
-            tiers.append(Tier("node", inside, rate, node_latency_s, reduces))
-        if outside > 1:
-            rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
-            tiers.append(Tier("scale-out", outside, rate, network_latency_s, reduces))
-        spans.append((name, Span(tiers=tuple(tiers))))
+        spans.append((name, _switch_span(system, inside, outside)))
     yield Placement(tuple(spans))
+
+
+@functools.lru_cache(maxsize=4096)
+def _switch_span(system: System, inside: int, outside: int) -> Span:
+    """The links of one mesh axis on switches; cached, since many placements have the same.
+
+    Args:
+        inside: number of GPUs in an NVLink domain.
+        outside: number of such groups of GPUs, in other nodes.
+    """
+    chip = system.chip
+    reduces = system.in_network_reduction
+    tiers = []
+    if inside > 1:
+        rate = chip.need("node.bytes_per_s_per_gpu_one_way")
+        latency_s = chip.node.latency_s if chip.node else None
+        tiers.append(Tier("node", inside, rate, latency_s or 0.0, reduces))
+    if outside > 1:
+        rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
+        latency_s = chip.scale_out.latency_s if chip.scale_out else None
+        tiers.append(Tier("scale-out", outside, rate, latency_s or 0.0, reduces))
+    return Span(tiers=tuple(tiers))
 
 
 def _with_tiers(placement: Placement, tiers: dict[str, Tier]) -> Placement:

@@ -74,7 +74,7 @@ def all_blocks(
     Raises:
         NoStrategy: no mesh is legal.
     """
-    unplaced = cells(config, system, job, fixed.numbers, dict(fixed.max_sizes))
+    unplaced = cells(config, system.n_chips, job, fixed.numbers, dict(fixed.max_sizes))
     if unplaced is None:
         raise _no_legal_split(system)
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=profile_of(job, system.chip))

@@ -22,6 +22,8 @@ from shardwise.strategy.layout import Form, Layouts, data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
+CACHED_CELLS = 16  # numbers of chips whose cells are kept: a comparison of machines has as many
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
@@ -118,7 +120,7 @@ class Cells:
 
 def cells(
     config: ModelConfig,
-    system: System,
+    n_chips: int,
     job: Train,
     fixed: Mapping[str, int],
     max_sizes: Mapping[str, int],
@@ -128,15 +130,28 @@ def cells(
     Returns None when no mesh is legal. `Cells.placed` places them.
 
     Args:
+        n_chips: number of chips of a mesh.
         fixed: mesh role, `micro_batch` or `n_microbatches` -> its fixed size.
         max_sizes: mesh role -> largest size.
     """
+    return _cells(config, n_chips, job, tuple(fixed.items()), tuple(max_sizes.items()))
+
+
+@functools.lru_cache(maxsize=CACHED_CELLS)
+def _cells(
+    config: ModelConfig,
+    n_chips: int,
+    job: Train,
+    fixed: tuple[tuple[str, int], ...],
+    max_sizes: tuple[tuple[str, int], ...],
+) -> Cells | None:
+    """The cells of `cells`; cached, since all chips have the same."""
     import numpy as np
 
     meshes: list[Mesh] = []
     n_cells: list[int] = []
     batches: list[tuple[int, int]] = []
-    for mesh, mesh_batches in _rows(config, system, job, fixed, max_sizes):
+    for mesh, mesh_batches in _rows(config, n_chips, job, dict(fixed), dict(max_sizes)):
         meshes.append(mesh)
         n_cells.append(len(mesh_batches))
         batches += mesh_batches
@@ -178,13 +193,13 @@ def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
 
 def _rows(
     config: ModelConfig,
-    system: System,
+    n_chips: int,
     job: Train,
     fixed: Mapping[str, int],
     max_sizes: Mapping[str, int],
 ) -> Iterator[tuple[Mesh, Sequence[tuple[int, int]]]]:
     """Every legal mesh with its choices of (micro_batch, n_microbatches)."""
-    for mesh in legal_meshes(config, system, job, fixed):
+    for mesh in legal_meshes(config, n_chips, job, fixed):
         if max_sizes and any(mesh.sizes[role] > limit for role, limit in max_sizes.items()):
             continue
         if "context" not in fixed and not worth_sharding(job.seq, mesh.context):

@@ -29,7 +29,7 @@ def placed_cells(
     fixed: dict[str, int],
     max_sizes: dict[str, int],
 ) -> Cells:
-    found = cells(config, system, job, fixed, max_sizes)
+    found = cells(config, system.n_chips, job, fixed, max_sizes)
     assert found is not None
     return found.placed(system)[0]
 
@@ -113,9 +113,9 @@ def test_what_is_given_and_limited(fixed: dict[str, int], most: dict[str, int]) 
 
 def test_no_cell() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
-    assert cells(config, system, Train(batch=7, seq=99), {"pipe": 1}, {}) is None
-    assert cells(config, system, Train(batch=64, seq=4096), {"micro_batch": 3}, {}) is None
-    assert not list(legal_meshes(config, system, Train(batch=7, seq=99), {"pipe": 1}))
+    assert cells(config, system.n_chips, Train(batch=7, seq=99), {"pipe": 1}, {}) is None
+    assert cells(config, system.n_chips, Train(batch=64, seq=4096), {"micro_batch": 3}, {}) is None
+    assert not list(legal_meshes(config, system.n_chips, Train(batch=7, seq=99), {"pipe": 1}))
 
 
 def test_microbatches_divide_the_shard() -> None:

@@ -45,7 +45,7 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     cal = PEAK if at == "peak" else calibration(system.chip)
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
-    every = cells(config, system, job, given, {})
+    every = cells(config, system.n_chips, job, given, {})
     assert every is not None
     every, _ = every.placed(system)
     admitted = fixed_of(fixed, any_layout=True)
@@ -134,7 +134,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
 def test_groups_part_the_cells(case: Given) -> None:
     """Every cell is in a group, and in a second one where its weights may stay whole."""
     name, machine, job, _ = case
-    every = cells(load(name), parse_system(machine), job, {}, {})
+    every = cells(load(name), parse_system(machine).n_chips, job, {}, {})
     assert every is not None
     n = 0
     for group, rows in groups(every, job.seq):
@@ -165,7 +165,7 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     """The best time of a ranking does not hang on the order in which cells are seen."""
     name, machine, job, _ = CASES[0]
     config, system = load(name), parse_system(machine)
-    every = cells(config, system, job, {}, {})
+    every = cells(config, system.n_chips, job, {}, {})
     assert every is not None
     every, _ = every.placed(system)
     rng = np.random.default_rng(0)
