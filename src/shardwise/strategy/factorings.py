@@ -25,11 +25,11 @@ def factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
     """
     if not sizes:
         return [()]
-    result: list[tuple[Shape, ...]] = []
+    divisions: list[tuple[Shape, ...]] = []
     for parts in _splits(sizes[0], shape):
         remaining = tuple(map(operator.floordiv, shape, parts))
-        result += [(parts, *others) for others in factorings(sizes[1:], remaining)]
-    return result
+        divisions += [(parts, *others) for others in factorings(sizes[1:], remaining)]
+    return divisions
 
 
 @functools.lru_cache(maxsize=65536)
@@ -85,13 +85,13 @@ def _undominated_arrays(
         return np.ones((1, 0, len(shape)), int), np.zeros((1, 0))
     *_, size = sizes
     is_pipe = pipe == len(sizes) - 1
-    before, links_before = _undominated_arrays(
+    prefixes, prefix_links = _undominated_arrays(
         sizes[:-1], shape, wrapped, None if is_pipe else pipe
     )
-    stride = before.prod(axis=1)
+    stride = prefixes.prod(axis=1)
     remaining = np.array(shape) // stride
     splits = [_split_array(size, tuple(row)) for row in remaining.tolist()]
-    rows = np.repeat(np.arange(len(before)), [len(split) for split in splits])
+    rows = np.repeat(np.arange(len(prefixes)), [len(split) for split in splits])
     parts = np.concatenate(splits)
     ends = stride[rows] * parts
     closed = (ends == np.array(shape)) & np.array(wrapped)
@@ -99,24 +99,25 @@ def _undominated_arrays(
         links = np.where(parts > 1, parts / ends, np.inf).min(axis=1)
     else:
         links = np.where(parts > 1, (1 + closed) * parts / ends, 0.0).sum(axis=1)
-    factors = np.concatenate([before[rows], parts[:, None]], axis=1)
-    links = np.concatenate([links_before[rows], links[:, None]], axis=1)
-    left = np.ravel_multi_index(tuple(ends.T), tuple(n + 1 for n in shape))
-    kept = _is_undominated(links, left)
-    return factors[kept], links[kept]
+    factors = np.concatenate([prefixes[rows], parts[:, None]], axis=1)
+    links = np.concatenate([prefix_links[rows], links[:, None]], axis=1)
+    remainder = np.ravel_multi_index(tuple(ends.T), tuple(n + 1 for n in shape))
+    undominated_rows = _is_undominated(links, remainder).nonzero()[0]
+    return factors[undominated_rows], links[undominated_rows]
 
 
-def _is_undominated(links: Array, left: Array) -> Array:
-    """Whether no other row with the same `left` has as many links on every axis.
+def _is_undominated(links: Array, remainder: Array) -> Array:
+    """Whether no other row with the same `remainder` has as many links on every axis.
 
     Of equal rows the first is undominated.
     """
     import numpy as np
 
-    matches = left[:, None] == left
+    matches = remainder[:, None] == remainder
     for column in links.T:
         matches &= column[:, None] >= column
-    is_earlier = np.triu(np.ones(matches.shape, bool), 1)
+    index = np.arange(len(links))
+    is_earlier = index[:, None] < index
     beaten: Array = (matches & (is_earlier | ~matches.T)).any(axis=0)
     return ~beaten
 
