@@ -7,19 +7,11 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
 
 from shardwise.errors import BadShape, NoStrategy, raise_all
 from shardwise.hardware import Chip, Shape, Switched, System, Torus
+from shardwise.strategy.factorings import factorings, undominated
 from shardwise.strategy.span import Ring, Span, Tier, join
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Factors = np.ndarray[Any, Any]  # [factoring, mesh axis, torus axis]
-
-# `place(best=True)` returns all placements on a torus up to this number, else undominated ones.
-MAX_EXHAUSTIVE = 64
 
 # Mesh roles from the innermost to the outermost on the hardware: the less of its traffic can
 # overlap with compute, the closer together the chips of a role are.
@@ -46,7 +38,15 @@ class Mesh:
 
     @property
     def sizes(self) -> dict[str, int]:
-        return {role: getattr(self, role) for role in ROLES}
+        """Mesh role -> size, in the order of `ROLES`."""
+        return {
+            "data": self.data,
+            "fsdp": self.fsdp,
+            "tensor": self.tensor,
+            "context": self.context,
+            "expert": self.expert,
+            "pipe": self.pipe,
+        }
 
     @property
     def n_chips(self) -> int:
@@ -127,8 +127,8 @@ def place(
         order: mesh axes from the innermost to the outermost; of those that share a torus axis, the
             inner ones have neighbouring chips.
         borrow: whether collectives also use the links of torus axes that no mesh axis uses.
-        best: if there are more than `MAX_EXHAUSTIVE` placements, leave out those that another one
-            matches or beats in bandwidth on every mesh axis.
+        best: if there are more placements than `factorings.MAX_EXHAUSTIVE`, leave out those that
+            another one matches or beats in bandwidth on every mesh axis.
 
     Raises:
         NoStrategy: no placement exists, since the sizes do not divide the axes or nodes.
@@ -188,10 +188,10 @@ def _on_torus(
     of_names = tuple(sizes[name] for name in names)
     if best:
         pipe = names.index("pipe") if "pipe" in names else None
-        factorings = _undominated(of_names, torus.shape, torus.wrapped, pipe)
+        divisions = undominated(of_names, torus.shape, torus.wrapped, pipe)
     else:
-        factorings = tuple(_factorings(of_names, torus.shape))
-    for factors in _without_swaps(factorings, torus):
+        divisions = tuple(factorings(of_names, torus.shape))
+    for factors in _without_swaps(divisions, torus):
         borrowed: tuple[Ring, ...] = ()
         if borrow:
             borrowed = _idle_rings(torus, factors, rate)
@@ -205,7 +205,7 @@ def _on_torus(
 
 
 def _without_swaps(
-    factorings: tuple[tuple[Shape, ...], ...], torus: Torus
+    divisions: tuple[tuple[Shape, ...], ...], torus: Torus
 ) -> tuple[tuple[Shape, ...], ...]:
     """The factorings, of those that differ only by a swap of equal torus axes the first.
 
@@ -213,9 +213,9 @@ def _without_swaps(
     """
     torus_axes = tuple(zip(torus.shape, torus.wrapped, strict=True))
     if len(set(torus_axes)) == len(torus_axes):
-        return factorings
+        return divisions
     first_of: dict[object, tuple[Shape, ...]] = {}
-    for factors in factorings:
+    for factors in divisions:
         first_of.setdefault(tuple(sorted(zip(torus_axes, *factors, strict=True))), factors)
     return tuple(first_of.values())
 
@@ -252,115 +252,11 @@ def _torus_span(
     return Span(tuple(rings), hop_s, borrowed=borrowed)
 
 
-def _factorings(sizes: Shape, shape: Shape) -> list[tuple[Shape, ...]]:
-    """Every way to divide a torus among mesh axes: for each mesh axis, its part of each torus axis.
-
-    The parts of a mesh axis multiply to its size. They divide what the mesh axes before it leave of
-    `shape`.
-    """
-    if not sizes:
-        return [()]
-    factorings: list[tuple[Shape, ...]] = []
-    for parts in _splits(sizes[0], shape):
-        remaining = tuple(map(operator.floordiv, shape, parts))
-        factorings += [(parts, *others) for others in _factorings(sizes[1:], remaining)]
-    return factorings
-
-
-@functools.lru_cache(maxsize=4096)
-def _factoring_arrays(sizes: Shape, shape: Shape) -> Factors:
-    """The same as an array, which is faster where there are many.
-
-    Cached, since the meshes of a search have the sizes of their first mesh axes in common.
-    """
-    import numpy as np
-
-    if not sizes:
-        return np.ones((1, 0, len(shape)), int)
-    before = _factoring_arrays(sizes[:-1], shape)
-    remaining = np.array(shape) // before.prod(axis=1)
-    kinds, kind = np.unique(remaining, axis=0, return_inverse=True)
-    splits = [np.array(_splits(sizes[-1], tuple(x)), int) for x in kinds.tolist()]
-    splits = [of_kind.reshape(-1, len(shape)) for of_kind in splits]
-    n_splits = np.array([len(of_kind) for of_kind in splits], int)
-    n = n_splits[kind.reshape(-1)]
-    rows = np.repeat(np.arange(len(before)), n)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(n) - n, n)
-    first = (np.cumsum(n_splits) - n_splits)[kind.reshape(-1)]
-    parts = np.concatenate([np.ones((0, len(shape)), int), *splits])[first[rows] + within]
-    return np.concatenate([before[rows], parts[:, None]], axis=1)
-
-
-@functools.lru_cache(maxsize=65536)
-def _undominated(
-    sizes: Shape, shape: Shape, wrapped: tuple[bool, ...], pipe: int | None
-) -> tuple[tuple[Shape, ...], ...]:
-    """The factorings that no other one matches or beats in bandwidth on every mesh axis.
-
-    A mesh axis receives over all its rings: over two links of a closed ring, over one of a line. A
-    ring of stride s shares its links with s - 1 other groups. `pipe` sends over one ring at a time,
-    so that its slowest ring counts. Of equal factorings the first stays. Cached, since chips of
-    many models have tori of the same shapes.
-
-    Args:
-        shape, wrapped: those of the torus.
-        pipe: index of the mesh axis `pipe`, if there is one.
-    """
-    if math.prod(len(_splits(size, shape)) for size in sizes) <= MAX_EXHAUSTIVE:
-        return tuple(_factorings(sizes, shape))
-    factors = _factoring_arrays(sizes, shape)
-    if len(factors) <= MAX_EXHAUSTIVE:
-        return _as_tuples(factors)
-    import numpy as np
-
-    ends = np.cumprod(factors, axis=1)
-    closed = (ends == np.array(shape)) & np.array(wrapped)
-    links = np.where(factors > 1, (1 + closed) * factors / ends, 0.0).sum(axis=2)
-    if pipe is not None:
-        links[:, pipe] = np.where(factors > 1, factors / ends, np.inf).min(axis=2)[:, pipe]
-    codes = np.zeros(len(links), int)  # equal for equal rows; faster than np.unique of rows
-    for column in links.T:
-        _, ranks = np.unique(column, return_inverse=True)
-        _, codes = np.unique(codes * len(links) + ranks, return_inverse=True)
-    first = np.unique(codes, return_index=True)[1]
-    matches = np.ones((len(first), len(first)), bool)
-    for column in links[first].T:
-        matches &= column[:, None] >= column
-    n_matching = matches.sum(axis=0)  # with itself
-    return _as_tuples(factors[np.sort(first[n_matching == 1])])
-
-
-def _as_tuples(factors: Factors) -> tuple[tuple[Shape, ...], ...]:
-    return tuple(tuple(map(tuple, parts)) for parts in factors.tolist())
-
-
-@functools.lru_cache(maxsize=65536)
-def _splits(size: int, shape: Shape) -> tuple[Shape, ...]:
-    """Every way to write `size` as a product of factors, one dividing each axis of `shape`."""
-    if not shape:
-        if size == 1:
-            return ((),)
-        return ()
-    splits = []
-    for factor in range(shape[0], 0, -1):
-        if shape[0] % factor == 0 and size % factor == 0:
-            splits += [(factor, *others) for others in _splits(size // factor, shape[1:])]
-    return tuple(splits)
-
-
 def _on_switches(
     system: System, machine: Switched, sizes: dict[str, int], names: list[str]
 ) -> Iterator[Placement]:
     """Place the innermost axes in the NVLink domain while it has room, the rest across nodes."""
-    chip = system.chip
-    node_latency_s = 0.0
-    if chip.node:
-        node_latency_s = chip.node.latency_s or 0.0
-    network_latency_s = 0.0
-    if chip.scale_out:
-        network_latency_s = chip.scale_out.latency_s or 0.0
     free_gpus = machine.gpus_per_node  # of one domain, for the axes still to place
-    reduces = system.in_network_reduction
     spans = []
     for name in names:
         inside = math.gcd(sizes[name], free_gpus)
@@ -368,15 +264,30 @@ def _on_switches(
         if outside > 1 and free_gpus // inside > 1 and inside < sizes[name] and name == names[0]:
             return  # the innermost axis would fill a part of several nodes
         free_gpus //= inside
-        tiers = []
-        if inside > 1:
-            rate = chip.need("node.bytes_per_s_per_gpu_one_way")
-            tiers.append(Tier("node", inside, rate, node_latency_s, reduces))
-        if outside > 1:
-            rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
-            tiers.append(Tier("scale-out", outside, rate, network_latency_s, reduces))
-        spans.append((name, Span(tiers=tuple(tiers))))
+        spans.append((name, _switch_span(system, inside, outside)))
     yield Placement(tuple(spans))
+
+
+@functools.lru_cache(maxsize=4096)
+def _switch_span(system: System, inside: int, outside: int) -> Span:
+    """The links of one mesh axis on switches; cached, since many placements have the same.
+
+    Args:
+        inside: number of GPUs in an NVLink domain.
+        outside: number of such groups of GPUs, in other nodes.
+    """
+    chip = system.chip
+    reduces = system.in_network_reduction
+    tiers = []
+    if inside > 1:
+        rate = chip.need("node.bytes_per_s_per_gpu_one_way")
+        latency_s = chip.node.latency_s if chip.node else None
+        tiers.append(Tier("node", inside, rate, latency_s or 0.0, reduces))
+    if outside > 1:
+        rate = chip.need("scale_out.bytes_per_s_per_gpu_one_way")
+        latency_s = chip.scale_out.latency_s if chip.scale_out else None
+        tiers.append(Tier("scale-out", outside, rate, latency_s or 0.0, reduces))
+    return Span(tiers=tuple(tiers))
 
 
 def _with_tiers(placement: Placement, tiers: dict[str, Tier]) -> Placement:

@@ -182,7 +182,7 @@ def _of_mesh(inputs: Inputs, plan: AnyPlan) -> Iterator[Slider]:
 
 
 def _is_legal(inputs: Inputs, job: Train, mesh: dict[str, int]) -> bool:
-    return any(legal_meshes(inputs.model, inputs.system, job, mesh))
+    return any(legal_meshes(inputs.model, inputs.system.n_chips, job, mesh))
 
 
 def _follower(role: str, sizes: dict[str, int]) -> str:

@@ -7,13 +7,12 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadShape, NoStrategy, UnknownFigure
 from shardwise.hardware import Switched, Torus, parse_system
 from shardwise.search.model_sizes import divisors
-from shardwise.strategy import mesh as meshes
 from shardwise.strategy.mesh import Mesh, Placement, place
 
 TORI = ["v5e:4x4", "v5e:2x4", "v5e:16x16", "v5p:4x4x4", "v5p:4x4x8", "v5p:16x20x28", "v5p:2x2x1"]
@@ -212,14 +211,3 @@ def test_meshes() -> None:
 def test_machines_of_this_file_are_what_they_seem() -> None:
     assert all(isinstance(parse_system(n).topology, Torus) for n in TORI)
     assert all(isinstance(parse_system(n).topology, Switched) for n in GPUS)
-
-
-@settings(max_examples=60)
-@given(
-    st.lists(st.sampled_from([1, 2, 3, 4, 8, 12]), min_size=1, max_size=3),
-    st.lists(st.sampled_from([2, 3, 4, 6, 8]), max_size=4),
-)
-def test_arrays_of_factorings_are_the_factorings(shape: list[int], sizes: list[int]) -> None:
-    as_list = meshes._factorings(tuple(sizes), tuple(shape))
-    as_array = meshes._factoring_arrays(tuple(sizes), tuple(shape))
-    assert meshes._as_tuples(as_array) == tuple(as_list)

@@ -30,6 +30,10 @@ from shardwise.models import ModelConfig
 from shardwise.ops.program import Matmul, Step, Transfer
 from shardwise.strategy.layout import Form, Layout, Layouts
 
+# Layer group and name of a matmul, its einsum on one chip, and `expert_tensor` if it has experts.
+MatmulKey = tuple[int, str, str, int | None]
+MatmulSeconds = dict[MatmulKey, Num]  # seconds of a matmul's occurrences in one phase
+
 # Matmul -> its part in `strategy.layout.PARTS`, for matmuls whose part has another name.
 PART_OF_PRODUCT = {
     "scores": "attention",
@@ -62,7 +66,6 @@ class MicrobatchTime:
             runs a second time.
         offload: seconds to copy the saved activations of all layers to host memory and back.
         ring_merges: phase -> seconds to merge the outputs of a ring's steps.
-        matmuls: (layer group, name of a matmul) -> seconds of its occurrences in one phase.
     """
 
     layers: Mapping[str, Num]
@@ -75,7 +78,6 @@ class MicrobatchTime:
     part_traffic: Mapping[str, Mapping[str, Num]] = field(default_factory=dict)
     offload: Num = 0.0
     ring_merges: Mapping[str, Num] = field(default_factory=dict)
-    matmuls: Mapping[tuple[int, str], Num] = field(default_factory=dict)
 
     def take(self, rows: Num) -> MicrobatchTime:
         """The times of the layouts at the indices `rows`."""
@@ -124,21 +126,22 @@ def microbatch_time(
 
 
 def compute_time(
-    priced: PricedLayout, program: Step, same_matmuls: MicrobatchTime | None = None
+    priced: PricedLayout, program: Step, matmul_s: MatmulSeconds | None = None
 ) -> MicrobatchTime:
     """Time of one microbatch without collectives and offload. It depends on no placement.
 
     Args:
         priced: one layout, or arrays of layouts.
         program: see `microbatch_time`.
-        same_matmuls: an earlier result whose matmuls take the same time, to save time: of the same
-            layouts with another remat policy.
+        matmul_s: cache of the time of matmuls, for programs of layouts that have the same sizes and
+            batch, in the same order, and the same rates.
     """
     layers: dict[str, Num] = {"forward": 0.0, "backward": 0.0, "remat": 0.0}
     parts: dict[str, Num] = {}
     outer: dict[str, Num] = {"embed": 0.0, "unembed": 0.0}
     attention: Num = 0.0
-    seconds_by_matmul = dict(same_matmuls.matmuls) if same_matmuls else {}
+    if matmul_s is None:
+        matmul_s = {}
 
     def add(phase: str, part: str, seconds: Num) -> None:
         layers[phase] = layers[phase] + seconds
@@ -148,10 +151,10 @@ def compute_time(
     for item in _casts_and_adds(priced, program):
         add(item.phase, item.part, item.seconds)
     for matmul in program.matmuls:
-        key = (matmul.group, matmul.name)  # a recomputed matmul takes as long as the first time
-        if key not in seconds_by_matmul:
-            seconds_by_matmul[key] = _priced_matmul(priced, program, matmul).seconds
-        seconds = seconds_by_matmul[key]
+        key = _matmul_key(matmul, priced.layout)
+        if key not in matmul_s:
+            matmul_s[key] = _priced_matmul(priced, program, matmul).seconds
+        seconds = matmul_s[key]
         if is_embedding_or_head(matmul):
             module = matmul.term.module
             outer[module] = outer[module] + seconds
@@ -169,8 +172,13 @@ def compute_time(
         attention=attention,
         embedding=outer["embed"],
         unembedding=outer["unembed"],
-        matmuls=seconds_by_matmul,
     )
+
+
+def _matmul_key(matmul: Matmul, layout: Layout | Layouts) -> MatmulKey:
+    """What tells apart the times of matmuls, of which a recomputed one takes that of the first."""
+    degree = layout.expert_tensor if matmul.program.einsum.chosen else None
+    return (matmul.group, matmul.name, matmul.program.expression, degree)
 
 
 def compute(priced: PricedLayout, program: Step) -> Iterator[PricedItem]:

@@ -2,8 +2,8 @@
 
 Machines are those of several chips, in sizes that double. A machine is searched for its best plan
 unless its lower bounds, the run's FLOPs at peak rates and their price, exceed the user's bounds or
-show that a searched machine is both cheaper and faster. A search leaves out what is slower than
-where such a machine wins.
+show that a searched machine is both cheaper and faster. A search leaves out what exceeds the bounds
+or is slower than where such a machine wins.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from shardwise.workload import Train
 
 MAX_CHIPS = 2**15  # the largest published runs have 16,384 to 24,576 GPUs
 HOUR = 3600.0
+ROUNDING = 1e-9  # a search keeps runs that exceed a bound by this share, which may just keep it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,8 @@ class _Search:
             least_usd, least_s = self.least(system)
             if least_usd > usd or least_s > within_s or is_dominated(kept, least_usd, least_s):
                 continue
-            row = self._row(system, self._limit_s(kept, system))
+            bound_s = (1 + ROUNDING) * min(within_s, usd / _usd(system, 1.0))
+            row = self._row(system, min(bound_s, self._limit_s(kept, system)))
             if row and row.usd <= usd and row.run_s <= within_s:
                 kept.append(row)
         return pareto_front(kept)

@@ -141,7 +141,7 @@ def _nearby_batch(model: ModelConfig, system: System, job: Train, shards: list[i
 def _nearby_machine(model: ModelConfig, system: System, job: Train) -> list[str]:
     """The machine of the same chip, nearest in size, that has a legal mesh; empty without one."""
     for machine in sorted(nearby(system), key=lambda near: abs(near.n_chips - system.n_chips)):
-        meshes = legal_meshes(model, machine, job, {})
+        meshes = legal_meshes(model, machine.n_chips, job, {})
         is_legal = any(worth_sharding(job.seq, mesh.context) for mesh in meshes)
         if is_legal and rank.has_strategy(model, machine, job):
             return [f"{machine.name} ({machine.n_chips:,} chips)"]

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.estimate.training.gradient_sync import update_s
 from shardwise.estimate.training.microbatch import MicrobatchTime
 from shardwise.estimate.training.step import step_time
 from shardwise.models import ModelConfig
 from shardwise.search.given import Value
+from shardwise.search.training.cells import Cells
 from shardwise.search.training.evaluate import Block
 from shardwise.search.training.forms import (
     CACHED_LISTS,
@@ -64,6 +66,37 @@ def least_seconds(block: Block) -> Num:
     for forms in _forms_by_expert_tensor(block):
         seconds = minimum(seconds, _least_seconds(block, forms))
     return seconds
+
+
+def least_compute_seconds(block: Block) -> Num:
+    """Lower bound of each cell's step seconds on any placement: the time without collectives.
+
+    Collectives only add to a step: its time is that on the chip and what they expose, which is
+    never negative. The rest is as in `least_seconds`, and so at most its bound.
+    """
+    import numpy as np
+
+    seconds = np.full(len(block.work.cells), np.inf)
+    for forms in _forms_by_expert_tensor(block):
+        seconds = minimum(seconds, _least_compute_seconds(block, forms))
+    return seconds[block.work_rows]
+
+
+def _least_compute_seconds(block: Block, forms: Sequence[Form]) -> Num:
+    """Lower bound for each row of `work` of the step seconds without collectives of any form."""
+    work = block.work
+    form = _plain(forms)[0]
+    priced = work.priced(form)
+    microbatch = work.compute(form)
+    layers_s = microbatch.layers["forward"] + microbatch.layers["backward"]
+    work_s = work.cells.n_microbatches * layers_s * priced.stage.share
+    if block.group.pipelined:
+        work_s = maximum(work_s, _mean_stage_s(work.cells, microbatch))
+        work_s = work_s + _least_bubble_s(block.config, work.cells, microbatch, _schedules(forms))
+    else:
+        ends_s = microbatch.embedding + microbatch.unembedding
+        work_s = work_s + work.cells.n_microbatches * ends_s
+    return work_s + update_s(priced)
 
 
 def _forms_by_expert_tensor(block: Block) -> tuple[list[Form], ...]:
@@ -120,9 +153,14 @@ def _least_seconds(block: Block, forms: Sequence[Form]) -> Num:
     if not block.group.pipelined:
         return time.step_s
     exposed = sum(seconds for role, seconds in time.comm_s.items() if role != "pipe")
-    work_s = maximum(time.compute_s, _mean_stage_s(block, microbatch))
-    schedules = tuple(dict.fromkeys(form.schedule for form in forms))
-    return work_s + _least_bubble_s(block, microbatch, schedules) + time.update_s + exposed
+    work_s = maximum(time.compute_s, _mean_stage_s(block.cells, microbatch))
+    bubble_s = _least_bubble_s(block.config, block.cells, microbatch, _schedules(forms))
+    return work_s + bubble_s + time.update_s + exposed
+
+
+def _schedules(forms: Sequence[Form]) -> tuple[str, ...]:
+    """The distinct schedules of the forms."""
+    return tuple(dict.fromkeys(form.schedule for form in forms))
 
 
 def _plain(forms: Sequence[Form]) -> list[Form]:
@@ -130,23 +168,23 @@ def _plain(forms: Sequence[Form]) -> list[Form]:
     return [form for form in forms if form.schedule in (NO_SCHEDULE, "1f1b")]
 
 
-def _mean_stage_s(block: Block, microbatch: MicrobatchTime) -> Num:
+def _mean_stage_s(cells: Cells, microbatch: MicrobatchTime) -> Num:
     """Seconds of a step that a stage works on average, which the busiest one does at least."""
-    cells = block.cells
     layers_s = microbatch.layers["forward"] + microbatch.layers["backward"]
     all_s = layers_s + microbatch.unembedding
     return cells.n_microbatches * all_s / cells.sizes["pipe"]
 
 
-def _least_bubble_s(block: Block, microbatch: MicrobatchTime, schedules: Sequence[str]) -> Num:
+def _least_bubble_s(
+    config: ModelConfig, cells: Cells, microbatch: MicrobatchTime, schedules: Sequence[str]
+) -> Num:
     """Least idle seconds of the busiest stage under any of the schedules that is legal."""
-    cells = block.cells
     pipe = cells.sizes["pipe"]
     bubble_s: Num = float("inf")
     for name in schedules:
         schedule = find(name)
         # The most chunks whose places in the stages `MIN_FILLED_SHARE` of the layers can fill.
-        max_chunks = minimum(MAX_CHUNKS, block.config.n_layers / (MIN_FILLED_SHARE * pipe))
+        max_chunks = minimum(MAX_CHUNKS, config.n_layers / (MIN_FILLED_SHARE * pipe))
         chunks = schedule.chunks or max_chunks
         share = schedule.weight_copies / (pipe * chunks)
         backward = microbatch.layers["backward"] * share

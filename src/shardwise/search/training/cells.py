@@ -1,10 +1,15 @@
-"""Search cells as arrays: every legal mesh, placement and microbatch size of a training job."""
+"""Search cells as arrays: every legal mesh, placement and microbatch size of a training job.
+
+A search places only the meshes whose compute alone does not take too long: a torus has dozens of
+placements for one mesh.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
@@ -17,6 +22,8 @@ from shardwise.strategy.layout import Form, Layouts, data_shards
 from shardwise.strategy.mesh import Mesh, Placement, place
 from shardwise.workload import Train
 
+CACHED_CELLS = 16  # numbers of chips whose cells are kept: a comparison of machines has as many
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
@@ -27,7 +34,7 @@ class Cells:
         mesh_index: for each cell, a number that only cells of the same mesh share.
         microbatch_index: for each cell, a number that only cells of the same mesh and microbatch
             size share: all of its placements.
-        placements: for each cell, its `Placement` (array of objects).
+        placements: for each cell, its `Placement`, or None before it is placed (array of objects).
         sizes: mesh role -> array of its size in each cell.
         micro_batch: for each cell, the sequences of a microbatch on one data shard.
         n_microbatches: for each cell, the microbatches of a step.
@@ -66,6 +73,26 @@ class Cells:
         _, first, rows = np.unique(self.microbatch_index, return_index=True, return_inverse=True)
         return self.take(first), rows
 
+    def can_be_placed(self, system: System) -> bool:
+        """Whether any cell has a placement on a machine."""
+        return any(_placements(system, mesh) for mesh in self.meshes)
+
+    def placed(self, system: System) -> tuple[Cells, Num]:
+        """(one cell for each useful placement on a machine, the row here of each of them)."""
+        import numpy as np
+
+        _, first, mesh_number = np.unique(self.mesh_index, return_index=True, return_inverse=True)
+        by_mesh = [_placements(system, mesh) for mesh in self.meshes[first]]
+        n_placements = np.array([len(placements) for placements in by_mesh], dtype=int)
+        start = np.cumsum(n_placements) - n_placements
+        n_cells = n_placements[mesh_number]
+        rows = np.repeat(np.arange(len(self)), n_cells)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(n_cells) - n_cells, n_cells)
+        index = start[mesh_number[rows]] + within
+        placements = _object_array([*itertools.chain(*by_mesh)])
+        costs = CollectiveCost(placements).take(index)
+        return replace(self.take(rows), placements=placements[index], costs=costs), rows
+
     def layouts(self, form: Form, chunks: Num = 1) -> Layouts:
         """The layouts of all cells under a form, with `chunks` of layers on each stage."""
         form_fields = {name: getattr(form, name) for name in Form.__dataclass_fields__}
@@ -93,49 +120,56 @@ class Cells:
 
 def cells(
     config: ModelConfig,
-    system: System,
+    n_chips: int,
     job: Train,
     fixed: Mapping[str, int],
     max_sizes: Mapping[str, int],
 ) -> Cells | None:
-    """Build all cells, or None when no mesh is legal.
+    """Build all cells without placements: one for each mesh and microbatch size.
+
+    Returns None when no mesh is legal. `Cells.placed` places them.
 
     Args:
+        n_chips: number of chips of a mesh.
         fixed: mesh role, `micro_batch` or `n_microbatches` -> its fixed size.
         max_sizes: mesh role -> largest size.
     """
+    return _cells(config, n_chips, job, tuple(fixed.items()), tuple(max_sizes.items()))
+
+
+@functools.lru_cache(maxsize=CACHED_CELLS)
+def _cells(
+    config: ModelConfig,
+    n_chips: int,
+    job: Train,
+    fixed: tuple[tuple[str, int], ...],
+    max_sizes: tuple[tuple[str, int], ...],
+) -> Cells | None:
+    """The cells of `cells`; cached, since all chips have the same."""
     import numpy as np
 
     meshes: list[Mesh] = []
-    placements: list[Placement] = []
     n_cells: list[int] = []
-    n_placements: list[int] = []
-    placement_index: list[int] = []
     batches: list[tuple[int, int]] = []
-    for mesh, mesh_placements, mesh_batches in _rows(config, system, job, fixed, max_sizes):
-        first = len(placements)
-        placements += mesh_placements
-        for batch in mesh_batches:
-            placement_index += range(first, len(placements))
-            batches += [batch] * len(mesh_placements)
-            n_placements.append(len(mesh_placements))
+    for mesh, mesh_batches in _rows(config, n_chips, job, dict(fixed), dict(max_sizes)):
         meshes.append(mesh)
-        n_cells.append(len(mesh_placements) * len(mesh_batches))
+        n_cells.append(len(mesh_batches))
+        batches += mesh_batches
     if not batches:
         return None
     # Whole numbers as floats: products of huge sizes would overflow to negative integers.
     sizes = np.array([tuple(mesh.sizes.values()) for mesh in meshes], dtype=float)
     columns = np.array(batches, dtype=float)
-    index = np.array(placement_index)
+    placements = _object_array([None] * len(batches))
     return Cells(
         meshes=np.repeat(_object_array(meshes), n_cells),
         mesh_index=np.repeat(np.arange(len(meshes)), n_cells),
-        microbatch_index=np.repeat(np.arange(len(n_placements)), n_placements),
-        placements=_object_array(placements)[index],
+        microbatch_index=np.arange(len(batches)),
+        placements=placements,
         sizes={role: np.repeat(sizes[:, i], n_cells) for i, role in enumerate(Mesh().sizes)},
         micro_batch=columns[:, 0],
         n_microbatches=columns[:, 1],
-        costs=CollectiveCost(_object_array(placements)).take(index),
+        costs=CollectiveCost(placements),
     )
 
 
@@ -159,14 +193,14 @@ def microbatches(job: Train, mesh: Mesh) -> list[tuple[int, int]]:
 
 def _rows(
     config: ModelConfig,
-    system: System,
+    n_chips: int,
     job: Train,
     fixed: Mapping[str, int],
     max_sizes: Mapping[str, int],
-) -> Iterator[tuple[Mesh, Sequence[Placement], Sequence[tuple[int, int]]]]:
-    """Every legal mesh with its placements and its choices of (micro_batch, n_microbatches)."""
-    for mesh in legal_meshes(config, system, job, fixed):
-        if any(mesh.sizes[role] > limit for role, limit in max_sizes.items()):
+) -> Iterator[tuple[Mesh, Sequence[tuple[int, int]]]]:
+    """Every legal mesh with its choices of (micro_batch, n_microbatches)."""
+    for mesh in legal_meshes(config, n_chips, job, fixed):
+        if max_sizes and any(mesh.sizes[role] > limit for role, limit in max_sizes.items()):
             continue
         if "context" not in fixed and not worth_sharding(job.seq, mesh.context):
             continue
@@ -174,9 +208,8 @@ def _rows(
         for column, name in enumerate(("micro_batch", "n_microbatches")):
             if name in fixed:
                 batches = [batch for batch in batches if batch[column] == fixed[name]]
-        placements = _placements(system, mesh)
-        if placements and batches:
-            yield mesh, placements, batches
+        if batches:
+            yield mesh, batches
 
 
 @functools.lru_cache(maxsize=1 << 15)  # more than the meshes of the largest pods

@@ -15,7 +15,7 @@ from shardwise.estimate.training.layout_step import training_program
 from shardwise.estimate.training.memory.framework import planned_framework
 from shardwise.estimate.training.memory.peak import step_memory
 from shardwise.estimate.training.memory.stages import LocalShapes
-from shardwise.estimate.training.microbatch import MicrobatchTime, compute_time
+from shardwise.estimate.training.microbatch import MatmulSeconds, MicrobatchTime, compute_time
 from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Step
@@ -26,6 +26,7 @@ from shardwise.workload import Train
 
 # Up to this number of rows, all rows are evaluated when some of them are asked for.
 SHARED_ROWS = 1 << 12
+SHARED_COMPUTE_ROWS = 1 << 14  # the same for compute, which few forms tell apart
 
 ComputeKey = tuple[bool, int | None]  # whether full remat, expert_tensor
 
@@ -39,6 +40,7 @@ class ChipWork:
         cells: the cells; their placements do not matter.
         chunks: for each cell, the chunks of layers on a stage of a chunked schedule.
         parent: the work from which the cells were taken, and their rows in it.
+        matmul_s: cache of the time of matmuls, shared by works of the same cells.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ChipWork:
         cells: Cells,
         chunks: Num = 1,
         parent: tuple[ChipWork, Num] | None = None,
+        matmul_s: MatmulSeconds | None = None,
     ) -> None:
         self.config = config
         self.job = job
@@ -56,6 +59,7 @@ class ChipWork:
         self.cells = cells
         self.chunks = chunks
         self.parent = parent
+        self._matmul_s: MatmulSeconds = {} if matmul_s is None else matmul_s
         self._compute: dict[ComputeKey, MicrobatchTime] = {}
         self._programs: dict[ComputeKey, Step] = {}
         self._shapes: dict[int | None, LocalShapes] = {}
@@ -79,17 +83,21 @@ class ChipWork:
         if self.parent is None:
             return None
         parent, rows = self.parent
-        if key not in parent._compute and len(parent.cells) > SHARED_ROWS:
+        if key not in parent._compute and len(parent.cells) > SHARED_COMPUTE_ROWS:
             return None
         return parent.compute(form).take(rows)
 
-    def _evaluated(self, form: Form) -> MicrobatchTime:
-        same_matmuls = self._compute.get((not form.full_remat, form.expert_tensor))
-        layouts = self.cells.layouts(form, self.chunks)
-        priced = PricedLayout(
-            config=self.config, layout=layouts, rates=self.rates, costs=self.cells.costs
+    def priced(self, form: Form) -> PricedLayout:
+        """The layouts of all cells under a form, with what prices their items."""
+        return PricedLayout(
+            config=self.config,
+            layout=self.cells.layouts(form, self.chunks),
+            rates=self.rates,
+            costs=self.cells.costs,
         )
-        return compute_time(priced, self.program(form), same_matmuls)
+
+    def _evaluated(self, form: Form) -> MicrobatchTime:
+        return compute_time(self.priced(form), self.program(form), self._matmul_s)
 
     def fits_and_bytes(self, form: Form) -> tuple[Num, Num]:
         """(whether it fits in memory, bytes of memory), for each cell."""

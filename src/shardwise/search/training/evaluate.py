@@ -101,17 +101,16 @@ class Block:
         self._legal: dict[WithoutRemat, Num] = {}
         self._excluded: dict[tuple[object, ...], list[tuple[Form, Num]]] = {}
 
-    def rows_to_search(self) -> Num:
-        """Indices of the cells to search: those that the runtime runs under any form, or all."""
+    def is_searched(self) -> Num:
+        """Whether each cell is searched: those that the runtime runs under any form, or all."""
         import numpy as np
 
         if self.fixed.any_layout or framework_limits.is_known(self.job.framework):
-            return np.arange(len(self.cells))
+            return np.ones(len(self.cells), bool)
         for form in framework_forms(self.group, self.config, self.job, self.fixed):
             layouts = self.work.cells.layouts(_least_demanding(form), self.work.chunks)
-            is_searched = is_run(self.config, self.job, layouts, self.rates.chip)
-            return is_searched[self.work_rows].nonzero()[0]
-        return np.arange(0)
+            return is_run(self.config, self.job, layouts, self.rates.chip)[self.work_rows]
+        return np.zeros(len(self.cells), bool)
 
     def is_legal(self, form: Form) -> Num:
         """Whether a form is legal, and one that the user admits, in each row of `work`."""
@@ -277,7 +276,7 @@ class Block:
         """(program of a microbatch of each cell, its time without collectives)."""
         key = (form.full_remat, form.expert_tensor)
         if key not in self._programs:
-            compute = replace(self.work.compute(form), matmuls={})
+            compute = self.work.compute(form)
             if self._has_own_rows:
                 self._programs[key] = (self.work.program(form), compute)
             else:

@@ -117,16 +117,16 @@ def near_multiples(n: int, factor: int) -> str:
 
 
 def legal_meshes(
-    config: ModelConfig, system: System, job: Train, fixed: Mapping[str, int]
+    config: ModelConfig, n_chips: int, job: Train, fixed: Mapping[str, int]
 ) -> Iterator[Mesh]:
-    """Every mesh of all chips whose sizes divide the model and the batch.
+    """Every mesh of `n_chips` whose sizes divide the model and the batch.
 
     Only `pipe` need not divide: the number of layers may leave a few places in its stages empty.
 
     Args:
         fixed: mesh role -> size, for the roles that the user fixed.
     """
-    for tensor, context, shards in _tensor_and_context(config, job.seq, system.n_chips, fixed):
+    for tensor, context, shards in _tensor_and_context(config, job.seq, n_chips, fixed):
         for pipe in _sizes(shards, "pipe", fixed):
             data_parallel = shards // pipe
             if job.batch % data_parallel or not _stages_fill(config, pipe):

@@ -32,6 +32,11 @@ ROLES = ("fsdp", "tensor", "context", "expert", "pipe")
 SIZED_ROLES = ROLES[1:]  # weights are sharded over as many chips as there are
 
 
+def limit_s(fastest_s: float) -> float:
+    """Step seconds up to which the best layout within practice is taken over the fastest one."""
+    return (1 + SAME_STEP) * fastest_s
+
+
 class PublishedLayout(NamedTuple):
     """Layout of published runs that agree in all but the number of chips and the sequence length.
 

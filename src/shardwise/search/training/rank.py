@@ -185,7 +185,7 @@ def rank(
     if not practice.may_be_in_practice(config, system, job, fixed.sizes):
         return ranking
     schedules = practice.schedules_in_practice(config, system)
-    limit_s = (1 + practice.SAME_STEP) * fixed.limit_s
+    limit_s = practice.limit_s(fixed.limit_s)
     limited = replace(fixed, in_practice=schedules, limit_s=limit_s)
     try:
         usual = _fastest(problem, limited, 1, exhaustive, False).candidates[0]
@@ -194,7 +194,7 @@ def rank(
     if not usual.fits:
         return ranking
     usual_s = float(usual.time.step_s)
-    if usual_s > (1 + practice.SAME_STEP) * float(fastest.time.step_s):
+    if usual_s > practice.limit_s(float(fastest.time.step_s)):
         return replace(ranking, rival=usual)
     slower = [c for c in ranking.candidates if c.mesh != usual.mesh and c.rank >= usual.rank]
     return replace(ranking, candidates=[usual, *slower], rival=fastest)

@@ -76,7 +76,7 @@ def test_multiples_that_are_named_are_the_splits() -> None:
     assert others
     for batch in (*named, *others):
         job = sw.Train(batch=batch, seq=4096)
-        found = next(legal_meshes(LLAMA, pod, job, {"pipe": 1}), None)
+        found = next(legal_meshes(LLAMA, pod.n_chips, job, {"pipe": 1}), None)
         assert (found is not None) == (batch in named), batch
 
 

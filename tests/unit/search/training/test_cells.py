@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise.hardware import parse_system
-from shardwise.models import load
+from shardwise.hardware import System, parse_system
+from shardwise.models import ModelConfig, load
 from shardwise.ops import collective
 from shardwise.search.model_sizes import MIN_TOKENS_PER_CHIP
-from shardwise.search.training.cells import cells, microbatches
+from shardwise.search.training.cells import Cells, cells, microbatches
 from shardwise.search.training.legal import legal_meshes
 from shardwise.strategy.mesh import Mesh, place
 from shardwise.workload import Train
@@ -22,11 +22,22 @@ CASES = [
 ]
 
 
+def placed_cells(
+    config: ModelConfig,
+    system: System,
+    job: Train,
+    fixed: dict[str, int],
+    max_sizes: dict[str, int],
+) -> Cells:
+    found = cells(config, system.n_chips, job, fixed, max_sizes)
+    assert found is not None
+    return found.placed(system)[0]
+
+
 @pytest.mark.parametrize(("name", "machine", "job"), CASES)
 def test_cells_are_every_mesh_with_every_microbatch(name: str, machine: str, job: Train) -> None:
     config, system = load(name), parse_system(machine)
-    found = cells(config, system, job, {}, {})
-    assert found is not None
+    found = placed_cells(config, system, job, {}, {})
     rows = set(zip(found.meshes, found.micro_batch.tolist(), found.n_microbatches.tolist(),
                    strict=True))  # fmt: skip
     expected = {(m, *cut) for m in every_mesh(config, system, job) for cut in cuts(job, m)}
@@ -56,8 +67,7 @@ def test_of_many_placements_some_are_left_out() -> None:
 
 def test_the_columns_are_those_of_the_meshes() -> None:
     config, system, job = load("mixtral-8x7b"), parse_system("h100:16"), Train(batch=16, seq=2048)
-    found = cells(config, system, job, {}, {})
-    assert found is not None
+    found = placed_cells(config, system, job, {}, {})
     some = found.take([3, 1, len(found) - 1])
     for every in (found, some):
         for role, column in every.sizes.items():
@@ -75,11 +85,9 @@ def test_the_columns_are_those_of_the_meshes() -> None:
 def test_sequences_are_not_cut_into_crumbs_unless_it_is_asked_for() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
     job = Train(batch=64, seq=2 * MIN_TOKENS_PER_CHIP)
-    free = cells(config, system, job, {}, {})
-    assert free is not None
+    free = placed_cells(config, system, job, {}, {})
     assert {m.context for m in free.meshes} == {1, 2}
-    asked = cells(config, system, job, {"context": 4}, {})
-    assert asked is not None
+    asked = placed_cells(config, system, job, {"context": 4}, {})
     assert {m.context for m in asked.meshes} == {4}
 
 
@@ -94,8 +102,7 @@ def test_sequences_are_not_cut_into_crumbs_unless_it_is_asked_for() -> None:
 )
 def test_what_is_given_and_limited(fixed: dict[str, int], most: dict[str, int]) -> None:
     config, system, job = load("llama3-8b"), parse_system("v5p:4x4x4"), Train(batch=64, seq=4096)
-    found = cells(config, system, job, fixed, most)
-    assert found is not None
+    found = placed_cells(config, system, job, fixed, most)
     columns = {**found.sizes, "micro_batch": found.micro_batch,
                "n_microbatches": found.n_microbatches}  # fmt: skip
     for name, n in fixed.items():
@@ -106,9 +113,9 @@ def test_what_is_given_and_limited(fixed: dict[str, int], most: dict[str, int]) 
 
 def test_no_cell() -> None:
     config, system = load("llama3-8b"), parse_system("v5p:4x4x4")
-    assert cells(config, system, Train(batch=7, seq=99), {"pipe": 1}, {}) is None
-    assert cells(config, system, Train(batch=64, seq=4096), {"micro_batch": 3}, {}) is None
-    assert not list(legal_meshes(config, system, Train(batch=7, seq=99), {"pipe": 1}))
+    assert cells(config, system.n_chips, Train(batch=7, seq=99), {"pipe": 1}, {}) is None
+    assert cells(config, system.n_chips, Train(batch=64, seq=4096), {"micro_batch": 3}, {}) is None
+    assert not list(legal_meshes(config, system.n_chips, Train(batch=7, seq=99), {"pipe": 1}))
 
 
 def test_microbatches_divide_the_shard() -> None:

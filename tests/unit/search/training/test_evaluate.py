@@ -13,7 +13,7 @@ from shardwise.models import load
 from shardwise.search.given import NOTHING_FIXED, fixed_of
 from shardwise.search.training import rank
 from shardwise.search.training.best import Best, groups
-from shardwise.search.training.bound import bound, least_seconds
+from shardwise.search.training.bound import bound, least_compute_seconds, least_seconds
 from shardwise.search.training.cells import cells
 from shardwise.search.training.evaluate import Block
 from shardwise.workload import Train
@@ -45,8 +45,9 @@ def blocks(case: Given, at: str = "") -> list[Block]:
     cal = PEAK if at == "peak" else calibration(system.chip)
     rates = Rates(chip=system.chip, job=job, calibration=cal, fusion=FusionProfile())
     given = {role: n for role, n in fixed.items() if isinstance(n, int)}
-    every = cells(config, system, job, given, {})
+    every = cells(config, system.n_chips, job, given, {})
     assert every is not None
+    every, _ = every.placed(system)
     admitted = fixed_of(fixed, any_layout=True)
     return [
         Block(config, job, group, every.take(rows), rates, admitted)
@@ -69,6 +70,7 @@ def test_no_strategy_of_a_cell_is_faster_than_its_bound(case: Given, at: str) ->
     close = 0
     for block in blocks(case, at):
         too_large, seconds = bound(block)
+        assert (least_compute_seconds(block) <= seconds * (1 + 1e-9)).all()
         block.run(Best(1, None))
         for does_not_fit, best, i in scores(block):
             if not does_not_fit:
@@ -88,6 +90,17 @@ def test_the_bound_of_a_pipeline_counts_bubble_and_head() -> None:
             block.run(Best(1, None))
             shares += [seconds[i] / best for too_large, best, i in scores(block) if not too_large]
     assert np.percentile(shares, 25) > 0.75
+
+
+def test_the_bound_of_compute_alone_is_near_on_one_chip() -> None:
+    """There the step has no collectives: only remat and the choice of microbatch are above it."""
+    block = blocks(("qwen2-0.5b", "h100:1", Train(batch=4, seq=2048, remat="none"), {}))[0]
+    seconds = least_compute_seconds(block)
+    block.run(Best(1, None))
+    rows = [(best, i) for too_large, best, i in scores(block) if not too_large]
+    assert rows
+    for best, i in rows:
+        assert seconds[i] == pytest.approx(best, rel=1e-9)
 
 
 def test_placements_of_a_mesh_share_compute_and_memory() -> None:
@@ -121,7 +134,7 @@ def test_what_a_bound_calls_too_large_fits_under_no_form(case: Given) -> None:
 def test_groups_part_the_cells(case: Given) -> None:
     """Every cell is in a group, and in a second one where its weights may stay whole."""
     name, machine, job, _ = case
-    every = cells(load(name), parse_system(machine), job, {}, {})
+    every = cells(load(name), parse_system(machine).n_chips, job, {}, {})
     assert every is not None
     n = 0
     for group, rows in groups(every, job.seq):
@@ -152,8 +165,9 @@ def test_ties_and_order_of_cells_change_nothing() -> None:
     """The best time of a ranking does not hang on the order in which cells are seen."""
     name, machine, job, _ = CASES[0]
     config, system = load(name), parse_system(machine)
-    every = cells(config, system, job, {}, {})
+    every = cells(config, system.n_chips, job, {}, {})
     assert every is not None
+    every, _ = every.placed(system)
     rng = np.random.default_rng(0)
     rates = Rates(
         chip=system.chip,

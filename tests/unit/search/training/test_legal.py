@@ -75,20 +75,20 @@ def test_legal_meshes_are_all_that_have_no_problem(
         if n % (d * f * t * c * e) == 0
     ]
     fine = {m for m in every if not problems(config, system, job, m.sizes, whole=True)}
-    found = list(legal_meshes(config, system, job, {}))
+    found = list(legal_meshes(config, system.n_chips, job, {}))
     assert len(found) == len(set(found))
     assert set(found) == fine
 
 
 def test_fixed_roles_are_kept() -> None:
     system, job = parse_system("v5p:4x4x4"), Train(batch=64, seq=4096)
-    whole = set(legal_meshes(LLAMA, system, job, {}))
+    whole = set(legal_meshes(LLAMA, system.n_chips, job, {}))
     for fixed in ({"tensor": 4}, {"fsdp": 8, "tensor": 2}, {"data": 1}, {"context": 1},
                   {"pipe": 4}, {"pipe": 2, "data": 2}):  # fmt: skip
-        found = set(legal_meshes(LLAMA, system, job, fixed))
+        found = set(legal_meshes(LLAMA, system.n_chips, job, fixed))
         assert found == {m for m in whole if all(getattr(m, r) == n for r, n in fixed.items())}
         assert found
-    assert not list(legal_meshes(LLAMA, system, job, {"tensor": 3}))
+    assert not list(legal_meshes(LLAMA, system.n_chips, job, {"tensor": 3}))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_how_many_ways_a_batch_can_be_split() -> None:
     assert 1120 in shards
     assert 1024 not in shards
     for n in shards:
-        assert next(legal_meshes(LLAMA, system, Train(batch=n, seq=4096), {}), None)
+        assert next(legal_meshes(LLAMA, system.n_chips, Train(batch=n, seq=4096), {}), None)
 
 
 def test_chunks_of_the_loss_divide_the_tokens_of_a_chip() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -204,6 +205,34 @@ def test_the_best_of_one_mesh_is_the_best_of_all_its_forms(
     whole = rank(name, "h100:64", job, fixed=fixed, keep=1, exhaustive=True)
     assert quick.candidates[0].layout == whole.candidates[0].layout
     assert quick.n_strategies < whole.n_strategies or not whole.n_fitting
+
+
+MODELS = (LLAMA, MOE, MLA, "gemma-2b,n_layers=6", "qwen1.5-moe-a2.7b,n_layers=4")
+MACHINES = ("v5e:2x4", "v5p:2x2x4", "v5e:4x4*2", "h100:16", "gb200:12", "h100:8,hbm=30GB")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_limit_leaves_out_only_what_takes_longer(seed: int) -> None:
+    """Cells whose compute alone takes the limit are not even placed: the best one never is."""
+    draw = random.Random(seed)
+    name, machine = draw.choice(MODELS), draw.choice(MACHINES)
+    system = parse_system(machine)
+    sequences = draw.choice((1, 2, 3)) * system.n_chips
+    job = Train(batch=sequences, seq=draw.choice((1024, 2048)), remat=draw.choice(("auto", "full")))
+    problem = (load(name), system, job, calibration(system.chip))
+    best = train.rank(*problem, keep=1).candidates[0]
+    if not best.fits:
+        pytest.skip("nothing fits, so that no time limits the search")
+    for slack in (1e-6, 0.1, 0.5):
+        limited = Fixed(limit_s=(1 + slack) * float(best.time.step_s))
+        fast = train.rank(*problem, limited, keep=1).candidates[0]
+        assert (fast.layout, fast.placement, fast.rank) == (best.layout, best.placement, best.rank)
+    too_short = Fixed(limit_s=0.95 * float(best.time.step_s))
+    try:
+        slower = train.rank(*problem, too_short, keep=1).candidates[0]
+    except NoStrategy:
+        return
+    assert slower.rank >= best.rank
 
 
 def test_strategies_are_counted() -> None:
