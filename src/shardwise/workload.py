@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units, vocabulary
-from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
+from shardwise.errors import BadInput, UnknownName, raise_all
 
 # Kinds of parameters that optimizers treat differently: "matrix" for the matrices of layers,
 # "embedding" for embedding, unembedding and learned positions, "vector" for all others.
@@ -311,21 +311,6 @@ def _bad_size(name: str, value: int) -> list[str]:
     if not 1 <= value <= LARGEST_BATCH:
         return [f"{name} {value:,} is not between 1 and {LARGEST_BATCH:,}."]
     return []
-
-
-def parse_batch(text: str) -> tuple[int, int]:
-    """Read a batch SEQUENCESxLENGTH: `1024x4096` is 1,024 sequences of 4,096 tokens.
-
-    >>> parse_batch("1024x4k")
-    (1024, 4096)
-    """
-    parts = text.replace("X", "x").replace("×", "x").split("x")
-    if len(parts) != 2 or not all(parts):
-        raise BadShape(
-            f'batch "{text}" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'
-        )
-    sequences = units.parse_whole(parts[0], "batch sequences")
-    return sequences, units.parse_length(parts[1], "sequence length")
 
 
 def _master_dtype(weights: str, master: str | None) -> str | None:
