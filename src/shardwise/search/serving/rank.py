@@ -162,7 +162,7 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
         points,
         request.job,
         machine_is_given=request.machine_is_given,
-        name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
+        name=lambda i: _describe(_on_grid(request.config, evaluated, points, i)),
         slack=request.slack,
     )
     if points.chips[order[0]] > MAX_CHIPS:
@@ -254,6 +254,13 @@ def _too_many_chips(request: Request, n_chips: int) -> str:
 def candidate(
     config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
 ) -> Candidate:
+    """The deployment at `index` of `points`, with the batch that users in a closed loop fill."""
+    return with_filled_batch(_on_grid(config, evaluated, points, index))
+
+
+def _on_grid(
+    config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
+) -> Candidate:
     """The deployment at `index` of `points`, as one value with its engines and placements."""
     block = evaluated[int(points.decode_block[index])]
     point = int(points.decode_point[index])
@@ -264,7 +271,7 @@ def candidate(
         row = int(points.prefill_row[index])
         prefill_server = _server(config, prefill_block, row, int(points.n_prefill[index]))
         prefill_busy = PREFILL_LOADS[int(points.prefill_load[index])]
-    deployment = Candidate(
+    return Candidate(
         server=_server(config, block, int(block.engine_index[point]), int(points.n_decode[index])),
         batch=int(block.batch[point]),
         prefill_server=prefill_server,
@@ -272,7 +279,6 @@ def candidate(
         chips=int(points.chips[index]),
         transfer_s=float(points.transfer_s[index]),
     )
-    return with_filled_batch(deployment)
 
 
 def _describe(deployment: Candidate) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.errors import BadInput, TooManyChips
+from shardwise.errors import BadInput, NoStrategy, TooManyChips
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving import build
 from shardwise.plan.serving.arrivals import CLOSED_LOOP
@@ -218,3 +218,10 @@ def test_refusals() -> None:
         sw.plan(LLAMA, NODE, chat(), traffic="poisson")
     with pytest.raises(TooManyChips, match=r"Plan a part of the users: --users \d"):
         sw.plan(sw.model("llama3-405b"), sw.chip("h100"), chat(10**8, tpot_s=0.05))
+
+
+def test_a_bound_that_nothing_meets_is_told_once() -> None:
+    with pytest.raises(NoStrategy) as refusal:
+        sw.plan(LLAMA, sw.chip("h100"), chat(ttft_s=0.01), traffic="closed")
+    told = [text for text in refusal.value.problems if text.startswith("no deployment meets")]
+    assert len(told) == 1
