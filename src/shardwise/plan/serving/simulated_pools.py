@@ -122,7 +122,8 @@ class SimulatedPools:
         The first requests, which all start at once, are not judged, nor are the last ones, in whose
         time users have left.
         """
-        n_users = math.ceil((job.users or 1) * self.simulated_share)
+        # Rounded, as a share of 1/75 of 525 users is 7.000000000000001.
+        n_users = math.ceil(round((job.users or 1) * self.simulated_share, 6))
         n_filling = FILL_TURNS * n_users
         n_judged = max(n, n_users)
         traffic = arrivals.requests_of_users(

@@ -110,13 +110,15 @@ def test_no_engine_is_superfluous() -> None:
     assert not estimate(fewer, CLOSED_LOOP, 0.0).holds
 
 
-def test_users_are_spread_evenly() -> None:
-    """Two engines with twice the users make twice the requests, at the same latencies."""
-    chosen, _ = planned(chat(40), CHIP)
+@pytest.mark.parametrize(("n_engines", "users"), [(2, 40), (75, 7)])
+def test_users_are_spread_evenly(n_engines: int, users: int) -> None:
+    """Twice the engines with twice the users make twice the requests, at the same latencies."""
+    chosen, _ = planned(chat(users), CHIP)
     one = estimate(chosen, CLOSED_LOOP, 0.0)
-    two = estimate(with_users(resized(chosen, 2, 0, 0.0, None), 80), CLOSED_LOOP, 0.0)
-    assert two.rate == pytest.approx(2 * one.rate)
-    assert two.tpot_s == one.tpot_s
+    more = with_users(resized(chosen, n_engines, 0, 0.0, None), n_engines * users)
+    all_engines = estimate(more, CLOSED_LOOP, 0.0)
+    assert all_engines.rate == pytest.approx(n_engines * one.rate)
+    assert all_engines.tpot_s == one.tpot_s
 
 
 @pytest.mark.parametrize("disaggregate", [True, False])
