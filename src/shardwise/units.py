@@ -108,6 +108,21 @@ def parse_length(text: str, what: str = "length", low: int = 1) -> int:
     return parse_whole(text, what, low)
 
 
+def parse_batch(text: str) -> tuple[int, int]:
+    """Read a batch SEQUENCESxLENGTH: `1024x4096` is 1,024 sequences of 4,096 tokens.
+
+    >>> parse_batch("1024x4k")
+    (1024, 4096)
+    """
+    parts = text.replace("X", "x").replace("×", "x").split("x")
+    if len(parts) != 2 or not all(parts):
+        raise BadShape(
+            f'batch "{text}" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'
+        )
+    sequences = parse_whole(parts[0], "batch sequences")
+    return sequences, parse_length(parts[1], "sequence length")
+
+
 def parse_sizes(parts: tuple[str, ...] | list[str], what: str = "dim") -> dict[str, int]:
     """Parse named sizes: `("B=1024", "D=8Ki")` -> {"B": 1024, "D": 8192}.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise import units, vocabulary
-from shardwise.errors import BadInput, BadShape, UnknownName, raise_all
+from shardwise.errors import BadInput, UnknownName, raise_all
 
 # Kinds of parameters that optimizers treat differently: "matrix" for the matrices of layers,
 # "embedding" for embedding, unembedding and learned positions, "vector" for all others.
@@ -42,6 +42,7 @@ SCALE_BYTES = 4.0
 ERROR_FEEDBACK_DTYPE = "bf16"  # rounds to a relative 1/512 itself
 MAX_MTP_LAYERS = 16  # published models have 1 to 3
 LARGEST_BATCH = 2**31  # sequences or tokens; a larger number is taken for a typing mistake
+MOST_USERS = 10**8  # at the same time; the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +224,8 @@ class Serve:
         batch: sequences that decode at the same time; None for the best number that fits.
         weights, kv, compute: dtypes of the weights, of the KV cache, and of matmuls.
         rate: requests that arrive per second; None for as many as the engines can serve.
+        users: instead of a rate, the number of users in a closed loop: each sends the next request
+            when the previous one has ended.
         ttft_s, tpot_s: upper bounds on the time to the first token (TTFT) and on the time per
             output token (TPOT), seconds.
         cached: share of a prompt's tokens that hit the prefix cache.
@@ -251,14 +254,15 @@ class Serve:
     acceptance: float = 0.7
     draft_cost: float = 0.05
     engine: str = "unknown"
+    users: int | None = None
 
     def __post_init__(self) -> None:
         problems: list[str] = []
         if (self.prompt is None) != (self.output is None):
             problems.append("prompt and output belong together: give both, or context alone.")
-        for name in ("prompt", "output", "batch"):
+        for name in ("prompt", "output", "batch", "users"):
             if (value := getattr(self, name)) is not None:
-                problems += _bad_size(name, value)
+                problems += _bad_size(name, value, MOST_USERS if name == "users" else LARGEST_BATCH)
         if self.prompt is not None and self.output is not None and not problems:
             if self.context not in (0, self.prompt + self.output):
                 problems.append(
@@ -268,6 +272,8 @@ class Serve:
             object.__setattr__(self, "context", self.prompt + self.output)
         if not problems:
             problems += _bad_size("context", self.context)
+        if self.rate is not None and self.users is not None:
+            problems.append("a rate has times of arrival, users send after each answer: give one.")
         problems += [*_bad_bounds(self), *_bad_shares(self)]
         raise_all(BadInput, problems)
         for dtype in (self.weights, self.kv, self.compute):
@@ -290,6 +296,15 @@ class Serve:
         """Tokens of a prompt that miss the prefix cache and are computed; at least one."""
         return max(1.0, self.prompt_tokens * (1 - self.cached))
 
+    @property
+    def states_load(self) -> bool:
+        """Whether the job says how many requests there are: by a rate, or by users."""
+        return bool(self.rate or self.users)
+
+    def without_load(self) -> Serve:
+        """The job without a rate, users and bounds on latency."""
+        return replace(self, rate=None, users=None, ttft_s=None, tpot_s=None)
+
 
 def _bad_bounds(job: Serve) -> list[str]:
     problems = []
@@ -311,27 +326,12 @@ def _bad_shares(job: Serve) -> list[str]:
     return problems
 
 
-def _bad_size(name: str, value: int) -> list[str]:
+def _bad_size(name: str, value: int, most: int = LARGEST_BATCH) -> list[str]:
     if not isinstance(value, int) or isinstance(value, bool):
         return [f"{name} {value!r} is not a whole number."]
-    if not 1 <= value <= LARGEST_BATCH:
-        return [f"{name} {value:,} is not between 1 and {LARGEST_BATCH:,}."]
+    if not 1 <= value <= most:
+        return [f"{name} {value:,} is not between 1 and {most:,}."]
     return []
-
-
-def parse_batch(text: str) -> tuple[int, int]:
-    """Read a batch SEQUENCESxLENGTH: `1024x4096` is 1,024 sequences of 4,096 tokens.
-
-    >>> parse_batch("1024x4k")
-    (1024, 4096)
-    """
-    parts = text.replace("X", "x").replace("×", "x").split("x")
-    if len(parts) != 2 or not all(parts):
-        raise BadShape(
-            f'batch "{text}" is not SEQUENCESxLENGTH. Write 1024x4096 (1,024 of 4,096 tokens).'
-        )
-    sequences = units.parse_whole(parts[0], "batch sequences")
-    return sequences, units.parse_length(parts[1], "sequence length")
 
 
 def _master_dtype(weights: str, master: str | None) -> str | None:

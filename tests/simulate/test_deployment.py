@@ -92,6 +92,20 @@ def test_a_closed_loop_holds_its_users() -> None:
         assert open_now.sum() <= users
 
 
+def test_the_load_is_counted_between_two_requests() -> None:
+    n = 200
+    traffic = Traffic(users=3, prompt=np.full(n, 8), output=np.arange(n) % 7 + 2)
+    pool = replace(ONE, replicas=2)
+    numbered = simulate(traffic, pool, counted_requests=(40, n - 1))
+    first_s, last_s = numbered.columns["arrival_s"][[40, n - 1]]
+    assert numbered.counted_s == (first_s, last_s)
+    timed = simulate(traffic, pool, counted_s=(first_s, last_s)).summary()
+    # Passes that run when a request arrives count up to its arrival, or not at all.
+    assert numbered.summary().running == pytest.approx(timed.running, rel=0.01)
+    assert numbered.summary().requests_per_s == timed.requests_per_s
+    assert numbered.summary().in_system == pytest.approx(3, rel=0.01)
+
+
 def test_users_think_before_they_ask_again() -> None:
     traffic = Traffic(users=1, think_s=7.0, prompt=np.full(3, 8), output=np.full(3, 1))
     rows = simulate(traffic, ONE).columns

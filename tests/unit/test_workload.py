@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwise import units
 from shardwise.errors import BadInput, BadShape, UnknownName
 from shardwise.workload import (
     LARGEST_BATCH,
@@ -15,7 +16,6 @@ from shardwise.workload import (
     PARAMETER_KINDS,
     Serve,
     Train,
-    parse_batch,
 )
 
 
@@ -157,7 +157,7 @@ def test_serving() -> None:
     ],
 )
 def test_a_batch_in_words(text: str, batch: tuple[int, int]) -> None:
-    assert parse_batch(text) == batch
+    assert units.parse_batch(text) == batch
 
 
 @pytest.mark.parametrize(
@@ -175,19 +175,19 @@ def test_a_batch_in_words(text: str, batch: tuple[int, int]) -> None:
 )
 def test_a_batch_that_is_none(text: str, told: str) -> None:
     with pytest.raises(BadInput) as error:
-        parse_batch(text)
+        units.parse_batch(text)
     assert told in str(error.value)
 
 
 def test_a_batch_is_a_shape() -> None:
     with pytest.raises(BadShape):
-        parse_batch("12")
+        units.parse_batch("12")
 
 
 @given(st.text(alphabet="0123456789xX×kKiM. -e", max_size=14))
 def test_any_text_is_a_batch_or_refused(text: str) -> None:
     try:
-        sequences, length = parse_batch(text)
+        sequences, length = units.parse_batch(text)
     except BadInput:
         return
     assert sequences >= 1

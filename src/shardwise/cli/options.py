@@ -130,6 +130,9 @@ ComputeDtype = Annotated[
     workload("--compute DTYPE", "dtype of the matrix products  [default: from the operands]"),
 ]
 RequestRate = Annotated[str, workload("--rate N/s", "rate at which requests arrive: 20/s, 600/min")]
+UserCount = Annotated[
+    str, workload("--users N", "instead of --rate: users who each wait for the answer")
+]
 TtftBound = Annotated[str, workload("--ttft TIME", "bound on the time to the first token: 500ms")]
 TpotBound = Annotated[str, workload("--tpot TIME", "bound on the time per further token: 30ms")]
 CachedShare = Annotated[

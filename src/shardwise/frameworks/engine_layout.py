@@ -132,6 +132,8 @@ def notes_of(engine: Engine) -> list[str]:
         notes.append(f"{work.drafted} drafted tokens a pass: the draft model is not named.")
     if work.rate:
         notes.append(f"{work.rate:g} requests/s arrive at all engines.")
+    if work.users:
+        notes.append(f"{work.users:,} users ask all engines, each one request at a time.")
     traffic = engine.plan.estimate.traffic
     if traffic and traffic.kind == "trace":
         notes.append(f"the longest request of {traffic.source}; the context is the mean one's.")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 
+from shardwise import units
 from shardwise.errors import BadFile
 from shardwise.frameworks.exported import TrainingRun
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.search.training.forms import NUMBERS, words
 from shardwise.strategy.mesh import INSIDE_OUT
-from shardwise.workload import parse_batch
 
 PLAN = "plan.json"
 _COMMAND = re.compile(r"shardwise plan [^\n;&|]*")
@@ -85,7 +85,7 @@ def read(text: str, framework: str) -> TrainingLaunch:
         if name not in words()
     }
     shards = numbers.get("expert_tensor")
-    batch, seq = parse_batch(options["--batch"]) if "--batch" in options else (None, None)
+    batch, seq = units.parse_batch(options["--batch"]) if "--batch" in options else (None, None)
     return TrainingLaunch(
         sizes={role: numbers.get(role, 1) for role in INSIDE_OUT},
         batch=batch,

@@ -80,8 +80,8 @@ def plan(
         disaggregate: for serving: True plans separate prefill engines, False none. None chooses the
             better of both if the job has a rate or a bound.
         traffic: for serving: requests to simulate, so that the share `at` of them meets the bounds;
-            without traffic, the means meet them. `poisson`, `constant`, `bursty:3`, or the path of
-            a recording.
+            without traffic, the means meet them. `poisson`, `constant`, `bursty:3`, `closed` for
+            the users of the job, or the path of a recording.
         at: share of the simulated requests that must meet the bounds.
 
     Raises:
@@ -115,8 +115,12 @@ def plan(
 def _arrivals(traffic: str | None, at: float, job: Serve) -> Arrivals | None:
     if traffic is None:
         return None
-    from shardwise.plan.serving.arrivals import read_arrivals
+    from shardwise.plan.serving.arrivals import CLOSED, closed_loop, read_arrivals
 
+    if traffic == CLOSED:
+        return closed_loop(job.users, at)
+    if job.users:
+        raise BadInput('users send when they are answered: pass traffic="closed", or a rate.')
     arrivals = read_arrivals(traffic, at)
     if arrivals.trace is None and not job.rate:
         raise BadInput("traffic needs a rate: sw.Serve(..., rate=20), requests per second.")

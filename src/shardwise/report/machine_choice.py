@@ -82,7 +82,7 @@ def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]
     times = [f">TPOT {figure}", f">TTFT {figure}"]
     headers = [">an hour", ">$/M out", *times, ">chips", "!hardware", "!rates from", "!"]
     yield table(headers, rows)
-    cost = "an hour" if choice.rate else "for a token"
+    cost = "an hour" if choice.rate or choice.users else "for a token"
     yield labelled([("front", f"no other row both costs less {cost} and has a shorter TPOT")])
     yield labelled(_prices(choice.prices, choice.without_price))
     notes = []

@@ -54,6 +54,7 @@ def simulate(
     transfer_s_per_token: float = 0.0,
     fast_forward: bool = True,
     counted_s: tuple[float, float] = ALL_TIME,
+    counted_requests: tuple[int, int] | None = None,
 ) -> SimulationResult:
     """Simulate engines until they have served all requests of the traffic.
 
@@ -66,13 +67,18 @@ def simulate(
         fast_forward: whether to simulate identical passes as one event: see `SimulatedEngine`.
         counted_s: start and end of the time of which averages of the load are taken: without the
             start of the run, in which engines fill, and its end, in which they drain.
+        counted_requests: instead of times, which are not known before the run of a closed loop:
+            numbers of the requests with whose arrivals the counted time starts and ends.
 
     Raises:
         BadInput: a request is too long for the KV cache, or the transfer time is negative.
     """
     if transfer_s_per_token < 0:
         raise BadInput(f"transfer_s_per_token must not be negative: {transfer_s_per_token}.")
-    return _EventLoop(traffic, pool, decode, transfer_s_per_token, fast_forward, counted_s).run()
+    events = _EventLoop(traffic, pool, decode, transfer_s_per_token, fast_forward, counted_s)
+    if counted_requests:
+        events.count_between(*counted_requests)
+    return events.run()
 
 
 class _RoutedPool:
@@ -111,6 +117,7 @@ class _EventLoop:
         counted_s: tuple[float, float],
     ) -> None:
         self.counted_s = counted_s
+        self.counted_requests = (-1, -1)
         self.entry_pool = _RoutedPool(pool, fast_forward, counted_s)
         self.decode_pool: _RoutedPool | None = None
         self.engines = list(self.entry_pool.engines)
@@ -156,6 +163,16 @@ class _EventLoop:
             else:
                 sources[engine] = self.entry_pool.engines
         return sources
+
+    def count_between(self, first: int, last: int) -> None:
+        """Count the load from the arrival of request `first` to that of request `last`."""
+        self.counted_requests = (first, last)
+        self._count((math.inf, math.inf))
+
+    def _count(self, counted_s: tuple[float, float]) -> None:
+        self.counted_s = counted_s
+        for engine in self.engines:
+            engine.counted_s = counted_s
 
     def run(self) -> SimulationResult:
         """Process all events and return the result."""
@@ -210,6 +227,11 @@ class _EventLoop:
         return earliest
 
     def _submit(self, request: Request) -> None:
+        first, last = self.counted_requests
+        if request.id == first:
+            self._count((request.arrival_s, math.inf))
+        elif request.id == last:
+            self._count((self.counted_s[0], request.arrival_s))
         engine = self.entry_pool.route(request.arrival_s)
         if self.decode_pool is not None:
             self.in_system[request.id] = request

@@ -61,7 +61,7 @@ class SimulatedEngine:
         self.tally = Tally()
         self._times = times
         self._fast_forward = fast_forward
-        self._counted_s = counted_s
+        self.counted_s = counted_s
         self._ahead = limits.passes_ahead > 0
         self._chosen_s = math.inf  # when the next pass is chosen, if passes are chosen ahead
         self._arrived: deque[tuple[Request, bool]] = deque()  # too late for the next pass
@@ -156,7 +156,7 @@ class SimulatedEngine:
 
     def _counted(self, start_s: float, seconds: float) -> float:
         """Those of the seconds from `start_s` on that are in the counted time."""
-        first_s, last_s = self._counted_s
+        first_s, last_s = self.counted_s
         end_s = start_s + seconds
         if first_s <= start_s and end_s <= last_s:
             return seconds

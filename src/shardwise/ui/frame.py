@@ -96,7 +96,7 @@ def _served(plan: ServingPlan) -> tuple[Question, LocalNames]:
         prompt=job.prompt_tokens,
         output=job.output or 1,
         dtype=job.weights,
-        rate=job.rate,
+        rate=candidate.requests_per_s if job.states_load else None,
         tpot_s=job.tpot_s,
         ttft_s=job.ttft_s,
         strategy=_strategy(plan),

@@ -20,6 +20,8 @@ BOUNDS = ("--ttft", "500ms", "--tpot", "30ms")
         ("h100:8", *CHAT, *BOUNDS, "--rate", "20/s", "--traffic", "bursty:3", "--at", "p90"),
         pytest.param(("h100:8", *CHAT, *BOUNDS, "--capacity"), marks=pytest.mark.oracle),
         ("h100:8", *CHAT, "--rate", "5/s", "--traffic", "constant", "--disaggregate"),
+        ("h100:8", *CHAT, *BOUNDS, "--users", "64"),
+        ("h100", *CHAT, "--tpot", "30ms", "--users", "300", "--disaggregate"),
     ],
 )
 def test_an_answer_is_a_screen(words: tuple[str, ...]) -> None:
@@ -57,6 +59,30 @@ def test_json_has_all_numbers() -> None:
     assert {"utilisation", "goodput", "preemptions", "mean_field", "tried"} <= set(told)
 
 
+def test_users_are_on_the_screen_and_in_json(tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    words = ("plan", "llama3-8b", "h100:8", *CHAT, *BOUNDS, "--users", "64", "-o", path)
+    screen = " ".join(run(*words).out.split())
+    plan = json.loads(Path(path).read_text())
+    told = plan["estimate"]["traffic"]
+    assert (told["kind"], told["users"], plan["workload"]["users"]) == ("closed", 64, 64)
+    assert plan["workload"]["rate"] is None
+    assert plan["estimate"]["requests_per_s"] == told["rate"]
+    assert f"64 users in a closed loop: {told['rate']:.2f} requests/s" in screen
+    assert "fewest chips that serve 64 users" in screen
+    assert run("explain", path).code == 0
+    assert "64 users ask all engines" in run("export", path, "--to", "vllm").err
+
+
+def test_users_by_means_alone() -> None:
+    words = (*CHAT, *BOUNDS, "--users", "64", "--traffic", "off", "--json")
+    estimate = json.loads(run("plan", "llama3-8b", "h100:8", *words).out)["estimate"]
+    assert estimate["traffic"] is None
+    # Little's law: an answer has 255 tokens after the first.
+    latency_s = estimate["ttft_s"] + 255 * estimate["tpot_s"]
+    assert estimate["requests_per_s"] * latency_s == pytest.approx(64)
+
+
 def test_means_alone_are_there_too() -> None:
     words = (*CHAT, *BOUNDS, "--rate", "20/s", "--traffic", "off", "--json")
     assert json.loads(run("plan", "llama3-8b", "h100:8", *words).out)["estimate"]["traffic"] is None
@@ -92,6 +118,17 @@ def test_broken_recordings_are_told(text: str, told: str, tmp_path: Path) -> Non
         (("--at", "99", "--rate", "5/s", *CHAT[1:]), "not a percentile"),
         (("--at", "p90", *CHAT[1:]), "simulated requests"),
         (("--capacity", *CHAT[1:]), "--capacity needs a bound"),
+        (("--users", "0", *CHAT[1:], *BOUNDS), '--users "0" is below 1'),
+        (("--users", "-3", *CHAT[1:], *BOUNDS), '--users "-3" is negative'),
+        (("--users", "1.5", *CHAT[1:], *BOUNDS), '--users "1.5" is not a whole number'),
+        (("--users", "1000000000", *CHAT[1:], *BOUNDS), "is not between 1 and 100,000,000"),
+        (("--users", "many", *CHAT[1:], *BOUNDS), "is not a number"),
+        (("--users", "64", *CHAT[1:]), "--users needs a bound"),
+        (("--users", "64", *BOUNDS), "--users needs the length of requests"),
+        (("--users", "64", *CHAT[1:], *BOUNDS, "--rate", "5/s"), "users send after each answer"),
+        (("--users", "64", *CHAT[1:], *BOUNDS, "--capacity"), "--capacity finds a rate"),
+        (("--users", "64", *CHAT[1:], *BOUNDS, "--traffic", "bursty"), "times of arrival"),
+        (("--users", "64", *CHAT[1:], *BOUNDS, "--traffic", "day.csv"), "times of arrival"),
     ],
 )
 def test_mistakes_are_told(words: tuple[str, ...], told: str) -> None:

@@ -26,7 +26,6 @@ from shardwise.models import presets
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.training import Plan
 from shardwise.report.document import document, save
-from shardwise.workload import parse_batch
 
 
 def run(
@@ -76,7 +75,7 @@ def run(
     config = inputs.read(sw.model, model)
     if isinstance(launch, TrainingLaunch):
         system = inputs.read(sw.hardware, _sized(hardware, launch))
-        sizes = inputs.optional(parse_batch, batch)
+        sizes = inputs.optional(units.parse_batch, batch)
         if context:
             inputs.refuse("--context is for serving; --batch has the length of a sequence.")
         if dtype:

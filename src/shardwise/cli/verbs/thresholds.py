@@ -15,7 +15,6 @@ from shardwise.errors import BadInput
 from shardwise.formulas.limits import Widths, best_split, limits
 from shardwise.hardware import chip_of
 from shardwise.report import limits as report
-from shardwise.workload import parse_batch
 
 SIZES = {"F": "d_ff", "E": "n_experts", "k": "experts_per_token"}
 
@@ -34,7 +33,7 @@ def run(
     widths = inputs.read(_widths, model)
     machine = inputs.read(parse_machine, hardware)
     inputs.read(parse_word, dtype, "dtype", units.BYTES_PER_ELEMENT)
-    sequences = inputs.optional(parse_batch, batch)
+    sequences = inputs.optional(units.parse_batch, batch)
     system = machine if isinstance(machine, sw.System) else None
     if sequences and machine and not system:
         inputs.refuse("--batch needs the chips of a machine, as h100:64 or v5p:8x8x8.")

@@ -55,6 +55,19 @@ def in_flight(engine: Engine, batch: Num) -> Num:
     return ceil_div(batch, engine.layout.sizes["pipe"])
 
 
+def requested_rate(job: Serve, ttft_s: Num, tpot_s: Num) -> Num | None:
+    """Requests per second at these mean latencies; None if the job states no load.
+
+    Users in a closed loop make their rate by Little's law: N / (TTFT + (output - 1) x TPOT).
+
+    >>> requested_rate(Serve(prompt=1000, output=101, users=64), 0.5, 0.02)
+    25.6
+    """
+    if job.users:
+        return job.users / (ttft_s + ((job.output or 1) - 1) * tpot_s)
+    return job.rate
+
+
 def prompts_per_pass(engine: Engine) -> Num:
     """Number of prompts that an engine prefills at once: one for each shard of its batch."""
     return batch_shards(engine.layout, engine.layout.sizes)

@@ -44,6 +44,12 @@ class ServedWork:
     acceptance: float
     draft_cost: float
     engine: str = "unknown"
+    users: int | None = None
+
+    @property
+    def states_load(self) -> bool:
+        """Whether there is a rate, or users."""
+        return bool(self.rate or self.users)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

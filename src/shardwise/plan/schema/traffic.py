@@ -112,12 +112,13 @@ class TrafficEstimate(Summary):
 
     Args:
         requests: number of judged requests: those that only fill or drain the engines do not count.
+        users: users in a closed loop; 0 if requests arrive at times of their own.
         kind, variation, source, seed: the arrivals; `source` is the file name of a recording. See
             `plan.serving.arrivals.Arrivals`.
         recorded: requests of the recording, or 0.
         part: if not all of them were simulated, the first and the last that were, counted from 1.
         prompt, output: shortest and longest prompts and outputs, if lengths were drawn.
-        rate: requests that arrive per second.
+        rate: requests that arrive per second; in a closed loop, those that the users make.
         at: share of the requests that must meet the bounds.
         ttft_bound_s, tpot_bound_s: the bounds; None for no bound.
         holds: whether at least the share `at` meets the bounds and no queue keeps growing.
@@ -146,6 +147,7 @@ class TrafficEstimate(Summary):
     tokens_per_pass: float
     mean_field: MeanField
     recorded: int = 0
+    users: int = 0
     part: tuple[int, int] | None = None
     prompt: tuple[int, int] | None = None
     output: tuple[int, int] | None = None

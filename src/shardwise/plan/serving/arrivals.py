@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardwise.simulate.traffic import Array
 
 KINDS = ("poisson", "bursty", "constant")
+CLOSED = "closed"  # kind of the requests of users who each wait for the answer
 # Default coefficient of variation of bursty inter-arrival times. It lies between 1, that of Poisson
 # arrivals, and 4, which AlpaServe (arXiv 2302.11665) uses most often.
 BURSTY_VARIATION = 2.0
@@ -38,6 +39,9 @@ MAX_JUDGED = 10_000
 MAX_TRACE_WORK = 20_000.0
 MIN_BUSIEST = 400  # requests of `Arrivals.busiest`
 MAX_IDLE = 1000  # of `Arrivals.idle`
+# Share by which equal answers to users in a closed loop are varied up and down: that of InferenceX,
+# whose lengths are 0.8 to 1 of a nominal one.
+OUTPUT_VARIATION = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,9 @@ class Arrivals:
     """How requests arrive, and the share of them that must meet the bounds.
 
     Args:
-        kind: one of `KINDS`, or "trace" for a recording.
-        variation: coefficient of variation of inter-arrival times: 1 for Poisson, 0 for constant.
+        kind: one of `KINDS`; `CLOSED` for the users of the job; or "trace" for a recording.
+        variation: coefficient of variation of inter-arrival times: 1 for Poisson, 0 for constant
+            and for users.
         prompt, output: shortest and longest prompts and outputs, between which lengths are drawn
             uniformly; None for lengths that are all those of the job.
         trace: the recorded requests, with their lengths and shared prefixes.
@@ -74,6 +79,11 @@ class Arrivals:
             raise BadInput(f"at {self.at:g} is not a share between 0 and 1.")
         if not 0 <= self.variation <= MAX_VARIATION:
             raise BadInput(f"variation {self.variation:g} is not between 0 and {MAX_VARIATION:g}.")
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether users send the next request when the previous one has ended."""
+        return self.kind == CLOSED
 
     @property
     def n_judged(self) -> int:
@@ -123,6 +133,8 @@ class Arrivals:
         trace = self.simulated
         if trace is not None:
             return int((trace.prompt + trace.output).max())
+        if self.is_closed_loop:
+            return max(self.prompt or (job.prompt_tokens,)) + max(self.output_of_users(job))
         if self.prompt or self.output:
             longest_prompt = max(self.prompt or (job.prompt_tokens,))
             return longest_prompt + max(self.output or (job.output or 1,))
@@ -166,16 +178,55 @@ class Arrivals:
         else:
             rate *= simulated_share
         arrival_s = gamma(n, rate, self.variation, rng) if self.variation else constant(n, rate)
-        shared = int(job.prompt_tokens * job.cached)
         prompt = _lengths(n, self.prompt, job.prompt_tokens, rng)
+        output = _lengths(n, self.output, job.output or 1, rng)
+        prefix, shared = _shared_prefix(job, prompt)
         traffic = Traffic(
-            arrival_s=arrival_s,
-            prompt=prompt,
-            output=_lengths(n, self.output, job.output or 1, rng),
-            prefix=["all"] * n if shared else None,
-            shared=np.minimum(prompt, shared) if shared else None,
+            arrival_s=arrival_s, prompt=prompt, output=output, prefix=prefix, shared=shared
         )
         return sample(traffic, simulated_share, rng) if is_bursty else traffic
+
+    def output_of_users(self, job: Serve) -> tuple[int, int]:
+        """Shortest and longest answer to users in a closed loop."""
+        tokens = job.output or 1
+        variation = round(OUTPUT_VARIATION * tokens)
+        return self.output or (tokens - variation, tokens + variation)
+
+    def requests_of_users(self, job: Serve, n_users: int, n: int, overhead_s: float) -> Traffic:
+        """Make `n` requests of users in a closed loop.
+
+        Of their first answers, users wait for a part, and equal answers are varied: users that ask
+        at the same time would otherwise do so for ever.
+
+        Args:
+            job: lengths of the requests.
+            overhead_s: seconds that a request spends in the server before it reaches the engine.
+        """
+        import numpy as np
+
+        rng = np.random.default_rng(self.seed)
+        prompt = _lengths(n, self.prompt, job.prompt_tokens, rng)
+        output = uniform(n, *self.output_of_users(job), rng)
+        output[:n_users] = rng.integers(1, output[:n_users] + 1)
+        prefix, shared = _shared_prefix(job, prompt)
+        return Traffic(
+            prompt=prompt,
+            output=output,
+            users=n_users,
+            think_s=overhead_s,
+            prefix=prefix,
+            shared=shared,
+        )
+
+
+def _shared_prefix(job: Serve, prompt: Array) -> tuple[list[str] | None, Array | None]:
+    """Name and length of the text that all prompts share, by the job's share of cached tokens."""
+    import numpy as np
+
+    shared = int(job.prompt_tokens * job.cached)
+    if not shared:
+        return None, None
+    return ["all"] * len(prompt), np.minimum(prompt, shared)
 
 
 def _lengths(
@@ -183,6 +234,20 @@ def _lengths(
 ) -> Array:
     """Lengths between the limits, or all of `tokens` tokens."""
     return uniform(n, *limits, rng) if limits else fixed(n, tokens)
+
+
+CLOSED_LOOP = Arrivals(kind=CLOSED, variation=0.0)
+
+
+def closed_loop(users: int | None, at: float = DEFAULT_AT) -> Arrivals:
+    """The requests of users who each wait for the answer before they ask again.
+
+    Raises:
+        BadInput: there are no users.
+    """
+    if not users:
+        raise BadInput("a closed loop needs users: sw.Serve(..., users=64).")
+    return replace(CLOSED_LOOP, at=at)
 
 
 def is_recording(text: str) -> bool:

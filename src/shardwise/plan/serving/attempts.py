@@ -1,6 +1,6 @@
 """What a search for a request rate tries in turn, before it refuses.
 
-A job that states a rate but not both bounds gets usual ones, so that its requests do not queue for
+A job that states a load but not both bounds gets usual ones, so that its requests do not queue for
 minutes on the fewest chips; if no deployment keeps them, looser ones, and at last none but its own.
 Means are pessimistic where engines are not full: where they refuse, requests are simulated all the
 same on deployments whose means are near enough.
@@ -83,7 +83,7 @@ def _attempts(request: Request) -> Iterator[tuple[Request, tuple[str, ...], tupl
     missing = {"ttft_s": USUAL_TTFT_S, "tpot_s": USUAL_TPOT_S}
     usual = {name: bound for name, bound in missing.items() if getattr(job, name) is None}
     unmet: tuple[str, ...] = ()
-    if job.rate and usual:
+    if job.states_load and usual:
         names = tuple(name.removesuffix("_s") for name in usual)
         for factor in (1.0, LOOSER):
             bounds = {name: factor * bound for name, bound in usual.items()}
@@ -131,13 +131,13 @@ def _simulated(
     try:
         ranking = rank(request, n_candidates, each_prefill=True)
         kept = under_traffic(request, ranking, arrivals, largest=largest, fewest=fewest)
-        if fewest and request.job.rate and arrivals.trace is None:
+        if fewest and request.job.states_load and arrivals.trace is None:
             return _on_fewer_chips(request, kept, n_candidates, arrivals, largest=largest)
         return kept
     except TooManyChips:
         raise
     except NoStrategy:
-        if not request.job.rate or (ranking and not request.machine_is_given):
+        if not request.job.states_load or (ranking and not request.machine_is_given):
             raise
     try:
         ranking = _near(request, n_candidates)

@@ -176,8 +176,10 @@ def _check_arguments(
     for job in jobs:
         if units.bytes_per_element(job.compute) != 2:  # every chip has products of 16 bits
             chip.peak(job.compute)
-    if jobs[0].output is None and (jobs[0].rate or disaggregate):
-        option = "a rate needs" if jobs[0].rate else "separate prefill engines need"
+    if jobs[0].output is None and (jobs[0].states_load or disaggregate):
+        option = "separate prefill engines need"
+        if jobs[0].states_load:
+            option = "users need" if jobs[0].users else "a rate needs"
         raise BadInput(f"{option} the lengths of requests: prompt and output.")
 
 

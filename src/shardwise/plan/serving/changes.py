@@ -73,7 +73,7 @@ class Change:
 def decode_engines_alone(chosen: Candidate) -> Candidate:
     """The deployment without bounds on rate and latency, and without separate prefill engines."""
     server = chosen.server
-    job = replace(chosen.job, rate=None, ttft_s=None, tpot_s=None, batch=None)
+    job = replace(chosen.job.without_load(), batch=None)
     n_chips = chosen.chips
     if chosen.prefill_server:
         job = replace(job, prompt=None, output=None, context=round(job.mean_context))

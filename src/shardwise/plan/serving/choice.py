@@ -30,7 +30,7 @@ class ServingMachine:
         n_chips: chips of all engines.
         tpot_s, ttft_s: medians of the simulated requests, or means.
         simulated: whether requests were simulated.
-        cost: dollars an hour if the job has a rate, else dollars for a million output tokens.
+        cost: dollars an hour if the job states a load, else dollars for a million output tokens.
         rates: chip of the runs from which the rates come; another one's are borrowed.
     """
 
@@ -57,6 +57,7 @@ class ServingChoice:
 
     Args:
         rate: requests per second, or None.
+        users: users in a closed loop, or None.
         machines: the best deployment of each chip that keeps the bounds, cheapest first.
         front: names of the machines than which no other is both cheaper and has a shorter TPOT.
         chosen: the plan of the cheapest one.
@@ -75,6 +76,7 @@ class ServingChoice:
     prices: dict[str, ChipPrice]
     without_price: tuple[str, ...]
     unable: dict[str, str]
+    users: int | None = None
 
 
 def choose(
@@ -128,6 +130,7 @@ def choose(
         prices={chip.name: price_of(chip) for chip in priced if chip.name in plans},
         without_price=without_price,
         unable=unable,
+        users=chosen.workload.users,
     )
 
 
@@ -146,6 +149,6 @@ def _machine(plan: ServingPlan) -> ServingMachine:
         simulated=traffic is not None,
         usd_per_hour=usd_per_hour,
         usd_per_million_tokens=usd_per_million,
-        cost=usd_per_hour if plan.workload.rate else usd_per_million,
+        cost=usd_per_hour if plan.workload.states_load else usd_per_million,
         rates=estimate.rates.name,
     )

@@ -36,8 +36,8 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
     if job.output:
         requests_per_s = chosen.requests_per_s
         most_requests_per_s = chosen.most_requests_per_s
-        if job.rate and most_requests_per_s:
-            utilisation = job.rate / most_requests_per_s
+        if job.states_load and most_requests_per_s:
+            utilisation = chosen.requests_per_s / most_requests_per_s
     prefill_memory = None
     if chosen.prefill_server:
         prefill_memory = memory_bytes(

@@ -197,7 +197,7 @@ def on_twice_the_chips(request: Request, chosen: Candidate) -> Candidate | None:
     if system is None:
         return None
     mesh = server.layout.mesh
-    job = replace(chosen.job, batch=chosen.batch * mesh.data, rate=None, ttft_s=None, tpot_s=None)
+    job = replace(chosen.job.without_load(), batch=chosen.batch * mesh.data)
     fixed = request.fixed.only(
         pipe=mesh.pipe, context=mesh.context, data=mesh.data, weights=server.layout.weights
     )
@@ -234,7 +234,7 @@ def _disaggregation(request: Request, ranking: Ranking, chosen: Candidate) -> It
     if opposite is None:
         yield Disaggregation(margin=0.0, disaggregated=disaggregated)
         return
-    is_handicapped = chosen.job.rate and disaggregated and opposite.chips == chosen.chips
+    is_handicapped = chosen.job.states_load and disaggregated and opposite.chips == chosen.chips
     yield Disaggregation(
         margin=opposite.chips / chosen.chips,
         disaggregated=disaggregated,

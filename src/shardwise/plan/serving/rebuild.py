@@ -63,6 +63,7 @@ def rebuild(plan: ServingPlan) -> tuple[Request, Candidate]:
         prefill_busy=prefill_busy,
         chips=strategy.n_chips,
         transfer_s=estimate.prefill.transfer_s,
+        simulated_rate=estimate.requests_per_s if job.users else None,
     )
 
 

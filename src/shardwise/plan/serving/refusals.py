@@ -157,12 +157,11 @@ def _fitting_machines(request: Request, job: Serve, fixed: Fixed) -> dict[str, s
             continue
         kv = job.kv if dtype == job.weights else dtype
         narrow = replace(job, weights=dtype, kv=kv)
-        unbounded = replace(narrow, rate=None, ttft_s=None, tpot_s=None)
         for system in machines(request.config, request.chip, narrow):
             attempt = Request(
                 config=request.config,
                 hardware=system,
-                jobs=[unbounded],
+                jobs=[narrow.without_load()],
                 fixed=fixed,
                 peak=request.peak,
             )

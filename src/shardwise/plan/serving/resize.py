@@ -8,6 +8,7 @@ from dataclasses import replace
 from shardwise.estimate.serving.steady_state import colocated, decode_only, prefill_only
 from shardwise.hardware import System
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.closed_loop import with_filled_batch
 from shardwise.search.serving.deployments import MAX_LOAD
 from shardwise.search.serving.legal import BATCH_GRID
 from shardwise.search.serving.nodes import occupied
@@ -38,12 +39,14 @@ def chips_to_next_price(chips: int) -> int:
 def resized(
     candidate: Candidate, n_decode: int, n_prefill: int, rate: float, machine: System | None
 ) -> Candidate:
-    """The deployment with other numbers of engines, and the smallest batch that serves the rate.
+    """The deployment with other numbers of engines, and the smallest batch that serves the load.
 
     Args:
+        rate: requests per second; of no use for users in a closed loop, who make their own.
         machine: the machine that was given; None if the number of chips is free.
     """
     server = replace(candidate.server, count=n_decode)
+    users = candidate.job.users
     n_chips = n_decode * server.n_chips
     prefill_server = None
     busy = 0.0
@@ -51,13 +54,15 @@ def resized(
         prefill_server = replace(candidate.prefill_server, count=n_prefill)
         n_chips += n_prefill * prefill_server.n_chips
         prefill_rate, _ = prefill_only(prefill_server.engine, prefill_server.job, 1.0)
+        if users:
+            rate = candidate.requests_per_s
         busy = min(MAX_LOAD, rate / (n_prefill * float(prefill_rate)))
     if machine:
         n_chips = int(occupied(machine, n_chips, server.n_chips))
     batch = candidate.batch
-    if not candidate.job.batch:
+    if not (candidate.job.batch or users):
         batch = _smallest_batch(server, rate, prefills=prefill_server is None)
-    return replace(
+    deployment = replace(
         candidate,
         server=server,
         prefill_server=prefill_server,
@@ -65,6 +70,7 @@ def resized(
         prefill_busy=busy,
         batch=batch,
     )
+    return with_filled_batch(deployment)
 
 
 def _smallest_batch(server: Server, rate: float, *, prefills: bool) -> int:

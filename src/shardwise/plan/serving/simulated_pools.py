@@ -13,6 +13,7 @@ from shardwise.simulate import Pool, Slo, Spread, Summary, simulate
 from shardwise.simulate.engine import ALL_TIME
 from shardwise.simulate.metrics import SimulationResult
 from shardwise.simulate.planned import engine_limits, max_sequences, pass_times
+from shardwise.workload import Serve
 
 MAX_LATENCY_GROWTH = 0.05  # growth over the time that passes; above it, a queue is unstable
 MAX_BACKLOG = 0.1  # share of requests served after the last arrival; above it, too
@@ -21,6 +22,7 @@ MIN_RUN_LENGTH = 10  # in service times of a request; shorter runs do not show a
 # of a longer start in such latencies: the load approaches its mean by a factor in each of them.
 MAX_OVER_START = 1.1
 SETTLING = 3.0
+FILL_TURNS = 2  # requests of each user in a closed loop before those that are judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +78,10 @@ class SimulatedPools:
 
         Engines that run more sequences than the closed form assumes, and thus slower, are still
         filling when its time is over: a run that meets the bounds is repeated with a longer start
-        until its requests take no longer than this start.
+        until its requests take no longer than this start. Users in a closed loop have no `rate`.
         """
+        if arrivals.is_closed_loop:
+            return self._run_users(arrivals, chosen.job, n)
         start_s = self.service_s
         while True:
             run = self._run(arrivals, chosen, rate, n, start_s)
@@ -112,6 +116,31 @@ class SimulatedPools:
         )
         return SimulatedRun(self, result, after_s, until_s)
 
+    def _run_users(self, arrivals: Arrivals, job: Serve, n: int) -> SimulatedRun:
+        """Simulate at least `n` judged requests of the job's users in a closed loop.
+
+        The first requests, which all start at once, are not judged, nor are the last ones, in whose
+        time users have left.
+        """
+        # Rounded, as a share of 1/75 of 525 users is 7.000000000000001.
+        n_users = math.ceil(round((job.users or 1) * self.simulated_share, 6))
+        n_filling = FILL_TURNS * n_users
+        n_judged = max(n, n_users)
+        traffic = arrivals.requests_of_users(
+            job, n_users, n_filling + n_judged + n_users, self.server_overhead_s
+        )
+        result = simulate(
+            traffic,
+            self.pool,
+            self.decode,
+            self.transfer_s_per_token,
+            counted_requests=(n_filling, len(traffic) - 1),
+        )
+        arrival_s = result.columns["arrival_s"]
+        after_s = float(arrival_s[n_filling])
+        until_s = float(arrival_s[n_filling + n_judged - 1])
+        return SimulatedRun(self, result, after_s, until_s, n_users)
+
     def n_in_flight(self, rate: float) -> int:
         """Mean number of requests in the simulated engines at the same time."""
         return math.ceil(rate * self.simulated_share * self.service_s)
@@ -123,12 +152,16 @@ class SimulatedPools:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A finished simulation; requests that arrive from `after_s` to `until_s` are judged."""
+    """A finished simulation; requests that arrive from `after_s` to `until_s` are judged.
+
+    `n_users` is the number of simulated users in a closed loop; 0 without one.
+    """
 
     pools: SimulatedPools
     result: SimulationResult
     after_s: float
     until_s: float
+    n_users: int = 0
 
     @property
     def judges_all(self) -> bool:
@@ -168,6 +201,8 @@ class SimulatedRun:
 
     def is_unstable(self) -> bool:
         """Whether a queue grows without end: a backlog remains, or latency keeps growing."""
+        if self.n_users:
+            return False  # at most all users wait
         if self.served_share() < 1 - MAX_BACKLOG:
             return True
         latency_s = self.result.times(self.after_s, self.until_s)["latency"]
@@ -190,6 +225,9 @@ def simulated_pools(
     n_decode, n_prefill, share = engines_to_simulate(
         chosen.server.count, chosen.n_prefill, chosen.batch
     )
+    if arrivals.is_closed_loop and not prefill_server:
+        n_decode = 1  # as a request goes to the engine whose last one ended, all have equal loads
+        share = 1 / chosen.server.count
     pool = _decode_pool(chosen, n_decode, max_context, options)
     decode = None
     if prefill_server:

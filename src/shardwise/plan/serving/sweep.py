@@ -11,7 +11,7 @@ from shardwise.errors import DoesNotFit, ShardwiseError
 from shardwise.hardware import Chip, System, chip_of
 from shardwise.models import ModelConfig
 from shardwise.plan.schema.common import Range
-from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.arrivals import CLOSED_LOOP, Arrivals
 from shardwise.plan.serving.attempts import searched
 from shardwise.plan.serving.build import search_request
 from shardwise.plan.serving.estimate import usd_per_million
@@ -179,6 +179,8 @@ def _row(
             model, machine_or_chip, row_job, fixed, peak=peak, disaggregate=disaggregate
         )
         arrivals = Arrivals() if row_job.rate else None
+        if row_job.users:
+            arrivals = CLOSED_LOOP
         try:
             _, ranking, traffic = searched(request, 1, arrivals, largest=False)
         except DoesNotFit as error:

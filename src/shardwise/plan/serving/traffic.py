@@ -9,7 +9,13 @@ from shardwise.errors import BadInput
 from shardwise.estimate.serving.steady_state import prefill_only
 from shardwise.plan.schema.serving import ServingPlan
 from shardwise.plan.schema.traffic import LargestRate, MeanField, TrafficEstimate
-from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, read_arrivals
+from shardwise.plan.serving.arrivals import (
+    CLOSED,
+    DEFAULT_AT,
+    Arrivals,
+    closed_loop,
+    read_arrivals,
+)
 from shardwise.plan.serving.rebuild import rebuild
 from shardwise.plan.serving.simulated_pools import (
     DEFAULT_SCHEDULER,
@@ -43,7 +49,8 @@ def estimate(
     """Metrics of the simulated requests of a deployment.
 
     Args:
-        rate: requests per second of the whole deployment.
+        rate: requests per second of the whole deployment; of no use for users in a closed loop,
+            who make their own.
         options: options of the scheduler.
         n: number of judged requests; None for as many as the percentile needs.
 
@@ -55,6 +62,8 @@ def estimate(
     run = pools.run(arrivals, chosen, rate, n or arrivals.n_judged, slo)
     summary = run.summary(slo)
     metrics = {field.name: getattr(summary, field.name) for field in fields(Summary)}
+    if run.n_users:
+        rate = summary.requests_per_s * (chosen.job.users or 0) / run.n_users
     unstable = run.is_unstable()
     served_per_s = rate
     if unstable:
@@ -80,6 +89,7 @@ def estimate(
         prompt=arrivals.prompt,
         output=arrivals.output,
         seed=arrivals.seed,
+        users=chosen.job.users or 0 if arrivals.is_closed_loop else 0,
         rate=rate,
         at=arrivals.at,
         ttft_bound_s=chosen.job.ttft_s,
@@ -169,7 +179,7 @@ def balanced_rate(chosen: Candidate, pools: SimulatedPools) -> float:
 
 def simulate_plan(
     plan: ServingPlan,
-    traffic: str | Traffic | Arrivals = "poisson",
+    traffic: str | Traffic | Arrivals | None = None,
     rate: float | None = None,
     *,
     at: float = DEFAULT_AT,
@@ -182,10 +192,11 @@ def simulate_plan(
 
     Args:
         plan: from `sw.plan(..., sw.Serve(...))`, or loaded from a file.
-        traffic: `poisson`, `constant`, `bursty`, `bursty:3`, the path of a recording, or requests
-            as a `shardwise.simulate.Traffic`.
+        traffic: `poisson`, `constant`, `bursty`, `bursty:3`, `closed` for the users of the plan in
+            a closed loop, the path of a recording, or requests as a `shardwise.simulate.Traffic`;
+            None for `closed` if the plan has users and no rate is passed, else for `poisson`.
         rate: requests per second of the whole deployment; None for the rate of the recording or,
-            without one, of the plan.
+            without one, of the plan. Users in a closed loop make their own.
         at: share of the requests that must meet the plan's bounds.
         seed: seed of the random numbers; the same seed gives the same metrics.
         chunked, paged, prefix_cache: options of the engine's scheduler: see `SchedulerOptions`.
@@ -194,17 +205,33 @@ def simulate_plan(
         BadInput: traffic or rate is out of range, or a request is too long for every engine.
         BadFile: the recording cannot be read.
     """
-    if isinstance(traffic, str):
-        arrivals = replace(read_arrivals(traffic, at), seed=seed)
-    elif isinstance(traffic, Traffic):
-        arrivals = Arrivals(kind="trace", trace=traffic, name="given requests", at=at, seed=seed)
-    else:
-        arrivals = replace(traffic, at=at, seed=seed)
     _, chosen = rebuild(plan)
+    if traffic is None and not rate and plan.workload.users:
+        traffic = CLOSED
+    arrivals = _arrivals_at(plan, traffic or "poisson", at, seed)
+    options = SchedulerOptions(chunked=chunked, paged=paged, prefix_cache=prefix_cache)
+    if arrivals.is_closed_loop:
+        return estimate(chosen, arrivals, 0.0, options)
     rate = rate or (arrivals.simulated.rate if arrivals.simulated else plan.workload.rate)
     if not rate or not 0 < rate < math.inf:
         raise BadInput("traffic needs a rate. Pass rate=, requests per second.")
     if arrivals.trace is None and plan.workload.output is None:
         raise BadInput("the plan has no length of requests: plan with prompt and output.")
-    options = SchedulerOptions(chunked=chunked, paged=paged, prefix_cache=prefix_cache)
     return estimate(chosen, arrivals, rate, options)
+
+
+def _arrivals_at(
+    plan: ServingPlan, traffic: str | Traffic | Arrivals, at: float, seed: int
+) -> Arrivals:
+    """The requests of `simulate_plan`; users draw the lengths that the plan drew."""
+    if isinstance(traffic, Traffic):
+        return Arrivals(kind="trace", trace=traffic, name="given requests", at=at, seed=seed)
+    if isinstance(traffic, Arrivals):
+        return replace(traffic, at=at, seed=seed)
+    if traffic == CLOSED:
+        users = closed_loop(plan.workload.users, at)
+        drawn = plan.estimate.traffic
+        if drawn:
+            users = replace(users, prompt=drawn.prompt, output=drawn.output)
+        return replace(users, seed=seed)
+    return replace(read_arrivals(traffic, at), seed=seed)

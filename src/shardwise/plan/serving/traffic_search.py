@@ -81,19 +81,21 @@ def under_traffic(
     Args:
         request: the request of the search by means.
         ranking: the result of the search by means.
-        largest: also find the highest rate that meets the bounds. A job without a rate has it.
+        largest: also find the highest rate that meets the bounds. A job without a load has it.
         fewest: whether engines that are not needed for the rate are removed.
         most: the most chips of a deployment; None for those of the machine.
 
     Raises:
         NoPlan: no deployment meets the bounds; the message says which came nearest.
     """
-    rate = request.job.rate
-    if rate:
+    job = request.job
+    if job.states_load:
         machine = request.hardware if isinstance(request.hardware, System) else None
         best, traffic = cheapest(
-            ranking.candidates, arrivals, rate, machine, fewest=fewest, most=most
+            ranking.candidates, arrivals, job.rate or 0.0, machine, fewest=fewest, most=most
         )
+        if job.users:
+            best = replace(best, simulated_rate=traffic.rate)
         if largest:
             traffic = replace(traffic, capacity=largest_rate(best, arrivals)[0])
     else:
@@ -130,7 +132,7 @@ def cheapest(
 
     Args:
         candidates: deployments of the search by means, cheapest first.
-        rate: requests per second of the whole deployment.
+        rate: requests per second of the whole deployment; 0 for users in a closed loop.
         machine: the machine that was given; None if the number of chips is free.
         fewest: whether engines that are not needed for the rate are removed.
         most: the most chips of a deployment; None for those of the machine.

@@ -54,9 +54,12 @@ class Trials:
         return traffic
 
     def _whole(self, candidate: Candidate) -> TrafficEstimate:
-        """Metrics of all requests; of a longer run if they meet the bounds, and its do not."""
+        """Metrics of all requests; of a longer run if they meet the bounds, and its do not.
+
+        Queues of recordings and of users in a closed loop do not grow without end.
+        """
         traffic = estimate(candidate, self.arrivals, self.rate)
-        if not traffic.holds or self.arrivals.trace:
+        if not traffic.holds or self.arrivals.trace or self.arrivals.is_closed_loop:
             return traffic
         n = LONG_RUN * self.arrivals.n_judged
         longer = estimate(candidate, self.arrivals, self.rate, n=n)

@@ -177,7 +177,7 @@ def _total(plan: ServingPlan) -> str:
     text += f", {_rate(estimate.tokens_per_s)} tokens/s"
     if estimate.requests_per_s is not None:
         text += f", {_rate(estimate.requests_per_s)} requests/s"
-    if plan.workload.rate and estimate.most_requests_per_s and not estimate.traffic:
+    if plan.workload.states_load and estimate.most_requests_per_s and not estimate.traffic:
         text += (
             f" of at most {_rate(estimate.most_requests_per_s)} ({percent(estimate.utilisation)})"
         )
@@ -247,7 +247,7 @@ def _first_middle_last(points: tuple[ServingPoint, ...]) -> tuple[ServingPoint, 
 
 
 def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
-    """A table of the Pareto front: TPOT against tokens/s/chip, or against chips at a request rate.
+    """A table of the Pareto front: TPOT against tokens/s/chip, or against chips at a stated load.
 
     Args:
         points: deployments of the front, or some of them.
@@ -255,8 +255,9 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     same_machine = all(point.hardware == plan.hardware.name for point in points)
     has_price = any(point.usd_per_million_output_tokens is not None for point in points)
     # `--capacity` finds a rate for the chosen deployment alone: its rule has none.
-    has_rate = plan.strategy.rule.rate is not None
-    headers = [">TPOT", ">chips" if has_rate else ">tok/s/chip"]
+    rule = plan.strategy.rule
+    has_load = rule.rate is not None or rule.users is not None
+    headers = [">TPOT", ">chips" if has_load else ">tok/s/chip"]
     if has_price:
         headers.append(">$/M out")
     headers += [">TTFT", ">batch", "front: engines"]
@@ -265,7 +266,7 @@ def front(points: Sequence[ServingPoint], plan: ServingPlan) -> Block:
     rows = []
     for point in points:
         throughput_or_chips = _rate(point.tokens_per_s_per_chip)
-        if has_rate:
+        if has_load:
             throughput_or_chips = f"{point.n_chips:,}"
         row = [duration(point.tpot_s), throughput_or_chips]
         if has_price:

@@ -114,6 +114,8 @@ def rule_text(rule: Rule) -> str:
         text = "highest tokens/s/chip"
     if rule.rate:
         text += f" that serve {rule.rate:g}/s"
+    if rule.users:
+        text += f" that serve {counted(rule.users, 'user')}"
     bounds = []
     for name, seconds in (("TTFT", rule.ttft_s), ("TPOT", rule.tpot_s)):
         if seconds:

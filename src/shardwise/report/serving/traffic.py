@@ -37,13 +37,17 @@ def traffic_lines(traffic: TrafficEstimate) -> Iterator[tuple[str, str]]:
 
 
 def arrivals_text(traffic: TrafficEstimate) -> str:
-    """How requests arrive: `Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`."""
+    """How requests arrive: `Poisson, 20/s`, `bursty (CV 2), 20/s`, `as in day.csv, 3.2/s`,
+    `64 users in a closed loop: 5.2 requests/s`."""
+    rate = _rate(traffic.rate)
     arrivals = {
         "poisson": "Poisson",
         "bursty": f"bursty (CV {traffic.variation:g})",
         "trace": f"as in {_recorded_part(traffic)}{traffic.source}",
     }
-    text = f"{arrivals.get(traffic.kind, traffic.kind)}, {_rate(traffic.rate)}/s"
+    text = f"{arrivals.get(traffic.kind, traffic.kind)}, {rate}/s"
+    if traffic.users:
+        text = f"{counted(traffic.users, 'user')} in a closed loop: {rate} requests/s"
     for name, limits in (("prompts", traffic.prompt), ("outputs", traffic.output)):
         if limits:
             text += f", {name} of {limits[0]:,} to {limits[1]:,} tokens"

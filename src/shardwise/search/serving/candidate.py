@@ -19,6 +19,7 @@ from shardwise.estimate.serving.steady_state import (
     in_flight,
     prefill_only,
     prompts_per_pass,
+    requested_rate,
 )
 from shardwise.formulas.inference import speculative_token_s
 from shardwise.hardware import System
@@ -149,6 +150,8 @@ class Candidate:
         chips: number of chips that are paid for.
         transfer_s: seconds to send the KV cache of one prompt from a prefill engine to a decode
             engine; 0 if colocated.
+        simulated_rate: requests per second of the users of a closed loop in simulation; None for
+            their mean by Little's law, and without users.
     """
 
     server: Server
@@ -157,6 +160,7 @@ class Candidate:
     prefill_busy: float
     chips: int
     transfer_s: float
+    simulated_rate: float | None = None
 
     @property
     def job(self) -> Serve:
@@ -165,7 +169,7 @@ class Candidate:
     def at_rate(self, rate: float) -> Candidate:
         """The same deployment for requests that arrive at a rate, per second."""
         servers = {
-            name: replace(server, job=replace(server.job, rate=rate))
+            name: replace(server, job=replace(server.job, rate=rate, users=None))
             for name in ("server", "prefill_server")
             if (server := getattr(self, name))
         }
@@ -222,12 +226,15 @@ class Candidate:
 
     @property
     def requests_per_s(self) -> float:
-        """Requests per second: the job's arrival rate, or the maximum if it states no rate."""
-        return self.job.rate or self.most_requests_per_s
+        """Requests per second: those of the job's load, or the maximum if it states none."""
+        if self.job.users and self.simulated_rate:
+            return self.simulated_rate
+        rate = requested_rate(self.job, self.ttft_s, self.tpot_s)
+        return self.most_requests_per_s if rate is None else float(rate)
 
     @property
     def tokens_per_s(self) -> float:
         """Generated tokens per second at `requests_per_s`."""
-        if self.job.rate and self.job.output:
-            return self.job.rate * self.job.output
+        if self.job.states_load and self.job.output:
+            return self.requests_per_s * self.job.output
         return self.most_tokens_per_s

@@ -8,6 +8,7 @@ from dataclasses import replace
 from shardwise import units
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
+from shardwise.estimate.serving.steady_state import requested_rate
 from shardwise.search.serving.deployments import Points
 from shardwise.search.serving.rule import NO_SLACK, USUAL_TPOT_S, Aim, Rule, Slack
 from shardwise.workload import Serve
@@ -23,13 +24,14 @@ CLEAR_GAIN = 0.1
 def per_chip(points: Points, job: Serve) -> Num:
     """Output tokens per second per chip of each deployment.
 
-    Where the job states a request rate, tokens beyond that rate do not count.
+    Where the job states a load, tokens beyond that load do not count.
     """
     import numpy as np
 
     tokens_per_s = points.tokens_per_s
-    if job.rate and job.output:
-        tokens_per_s = np.minimum(tokens_per_s, job.rate * job.output)
+    rate = requested_rate(job, points.ttft_s, points.tpot_s)
+    if rate is not None and job.output:
+        tokens_per_s = np.minimum(tokens_per_s, rate * job.output)
     return tokens_per_s / points.chips
 
 
@@ -76,12 +78,13 @@ def ordered(
     rule = Rule(
         aim="chips",
         rate=job.rate,
+        users=job.users,
         ttft_s=job.ttft_s,
         tpot_s=job.tpot_s,
         batch=job.batch,
         any_machine=not machine_is_given,
     )
-    if job.rate:
+    if job.states_load:
         handicap = np.where(legal.n_prefill > 0, 1 / (1 - CLEAR_GAIN), 1.0)
         order = np.lexsort((legal.ttft_s, tpot * handicap, legal.chips))
         return rows[order], rule

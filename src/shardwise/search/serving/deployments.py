@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from shardwise.arrays import Num
 from shardwise.estimate.serving.attention import kv_shards
+from shardwise.estimate.serving.steady_state import requested_rate
 from shardwise.models import ModelConfig
 from shardwise.models.count import kv_cache_bytes
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock
@@ -101,6 +102,14 @@ class EnginePool:
 Arrays = TypeVar("Arrays", Points, EnginePool)
 
 
+def max_load(job: Serve, slack: Slack = NO_SLACK) -> float:
+    """Share of an engine's maximum request rate that a plan uses.
+
+    Users in a closed loop wait for their answers, so they send no bursts and need no reserve.
+    """
+    return slack.load if job.users else MAX_LOAD * slack.load
+
+
 def concatenate(parts: Sequence[Arrays]) -> Arrays:
     """Join several groups of parallel arrays into one, field by field."""
     import numpy as np
@@ -122,7 +131,7 @@ def colocated(
 
     Args:
         machine_is_given: whether the search is on one machine, which limits the number of engines.
-        slack: how far its load may be above `MAX_LOAD`.
+        slack: how far its load may be above that of a plan.
     """
     import numpy as np
 
@@ -137,15 +146,17 @@ def colocated(
         else:
             n_engines = np.ones(n_points)
             max_engines = np.full(n_points, np.inf)
+        delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])
+        ttft_s = steady.ttft_s + delay_s
+        rate = requested_rate(job, ttft_s, steady.tpot_s)
         machine_chips = np.array([system.n_chips for system in engines.systems])
         chips = machine_chips[engines.system_index].astype(float)
-        if job.rate:
-            n_engines = np.ceil(job.rate / (MAX_LOAD * slack.load * steady.requests_per_s))
+        if rate is not None:
+            n_engines = np.ceil(rate / (max_load(job, slack) * steady.requests_per_s))
             chips = n_engines * engines.engine_chips
             if machine_is_given:
                 chips = occupied(block.engines.systems[0], chips, engines.engine_chips)
         no_prefill = np.full(n_points, -1)
-        delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])
         points = Points(
             decode_block=np.full(n_points, i),
             decode_point=np.arange(n_points),
@@ -156,7 +167,7 @@ def colocated(
             n_prefill=np.zeros(n_points),
             chips=chips,
             tpot_s=steady.tpot_s,
-            ttft_s=steady.ttft_s + delay_s,
+            ttft_s=ttft_s,
             tokens_per_s=n_engines * steady.tokens_per_s,
             requests_per_s=n_engines * steady.requests_per_s,
             transfer_s=np.zeros(n_points),
@@ -292,8 +303,9 @@ def _engine_counts(
 
     prefill_rate = prefill.requests_per_s
     decode_rate = decode.requests_per_s
-    if job.rate:
-        yield np.ceil(job.rate / prefill_rate), np.ceil(job.rate / (MAX_LOAD * decode_rate))
+    rate = requested_rate(job, prefill.seconds + decode.seconds, decode.seconds)
+    if rate is not None:
+        yield np.ceil(rate / prefill_rate), np.ceil(rate / (max_load(job) * decode_rate))
     elif machine_is_given:
         balanced = max_chips / (prefill.chips + decode.chips * prefill_rate / decode_rate)
         for n_prefill in (np.floor(balanced), np.ceil(balanced)):
@@ -343,7 +355,7 @@ def _pairs(
         )
         n_links = np.minimum(prefill.kv_shards, decode.kv_shards)
         transfer_s = cache_bytes / (n_links * link_rate)
-        if machine_is_given and job.rate:
+        if machine_is_given and job.states_load:
             chips = occupied(block.engines.systems[0], chips, decode.chips)
         elif machine_is_given:
             chips = np.full_like(chips, max_chips)

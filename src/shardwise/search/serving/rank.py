@@ -22,6 +22,7 @@ from shardwise.models import ModelConfig
 from shardwise.search.given import NOTHING_FIXED, Fixed
 from shardwise.search.serving import choose
 from shardwise.search.serving.candidate import Candidate, Server
+from shardwise.search.serving.closed_loop import with_filled_batch
 from shardwise.search.serving.deployments import Points, colocated, concatenate, disaggregated
 from shardwise.search.serving.evaluate import PREFILL_LOADS, EngineBlock, blocks
 from shardwise.search.serving.layouts import CandidateEngines, candidate_engines, machines
@@ -31,7 +32,7 @@ from shardwise.units import bytes_per_element
 from shardwise.workload import Serve
 
 SHOWN = 5  # number of deployments of the Pareto front in a plan
-PART_OF_RATE = 0.8  # of the highest rate: simulated requests may need more engines than means
+PART_OF_LOAD = 0.8  # of the highest load: simulated requests may need more engines than means
 MAX_TPOT_S = 0.2  # end of the front: 300 words a minute, about the speed at which people read
 
 
@@ -161,7 +162,7 @@ def rank(request: Request, keep: int = SHOWN, *, each_prefill: bool = False) -> 
         points,
         request.job,
         machine_is_given=request.machine_is_given,
-        name=lambda i: _describe(candidate(request.config, evaluated, points, i)),
+        name=lambda i: _describe(_on_grid(request.config, evaluated, points, i)),
         slack=request.slack,
     )
     if points.chips[order[0]] > MAX_CHIPS:
@@ -195,7 +196,7 @@ def _deployments(request: Request, evaluated: Sequence[EngineBlock]) -> list[Poi
         max_chips: float = max(
             system.n_chips for block in evaluated for system in block.engines.systems
         )
-        if job.rate and not machine_is_given:
+        if job.states_load and not machine_is_given:
             max_chips = math.inf
         try:
             parts += disaggregated(
@@ -214,32 +215,50 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
     """Message for a machine that cannot serve the requests, with what would work."""
     name = request.hardware.name
     job = request.job
-    rate = job.rate
-    if not rate:
+    if not job.states_load:
         return f"{name} has too few chips for prefill and decode engines. Omit --disaggregate."
+    chip = request.chip.spelling
+    more = f"more chips. For their number ask the same of {chip} instead of {name}."
+    if job.users:
+        most = max(int((_engines_of_machine(block) * block.batch).max()) for block in evaluated)
+        return f"{name} runs at most {most:,} requests at once; --users {job.users:,} need {more}"
     max_rates = []
     for block in evaluated:
-        rates = block.engines.sizes["data"][block.engine_index] * block.steady.requests_per_s
+        rates = _engines_of_machine(block) * block.steady.requests_per_s
         max_rates.append(float(rates.max()))
     return (
-        f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {rate:g}/s needs more "
-        f"chips. For their number ask the same of {request.chip.spelling} instead of {name}."
+        f"{name} serves at most {max(max_rates):.3g} requests/s; --rate {job.rate:g}/s needs {more}"
     )
+
+
+def _engines_of_machine(block: EngineBlock) -> Num:
+    """Number of engines that the machine has room for, at each operating point of a block."""
+    return block.engines.sizes["data"][block.engine_index]
 
 
 def _too_many_chips(request: Request, n_chips: int) -> str:
-    """Message for a rate that needs more chips than machines have, with one that works."""
-    rate = request.job.rate or 0.0
-    most = PART_OF_RATE * rate * MAX_CHIPS / n_chips
+    """Message for a load that needs more chips than machines have, with one that works."""
+    job = request.job
+    load = job.rate or job.users or 0
+    most = PART_OF_LOAD * load * MAX_CHIPS / n_chips
     digit = 10.0 ** math.floor(math.log10(most))
-    return (
-        f"--rate {rate:g}/s needs {n_chips:,} chips of {request.chip.name}; deployments of up to "
-        f"{MAX_CHIPS:,} are planned. Plan a part of the requests: "
-        f"--rate {math.floor(most / digit) * digit:g}/s"
+    part = math.floor(most / digit) * digit
+    chips = (
+        f"{n_chips:,} chips of {request.chip.name}; deployments of up to {MAX_CHIPS:,} are planned."
     )
+    if job.users:
+        return f"--users {load:,} need {chips} Plan a part of the users: --users {part:.0f}"
+    return f"--rate {load:g}/s needs {chips} Plan a part of the requests: --rate {part:g}/s"
 
 
 def candidate(
+    config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
+) -> Candidate:
+    """The deployment at `index` of `points`, with the batch that users in a closed loop fill."""
+    return with_filled_batch(_on_grid(config, evaluated, points, index))
+
+
+def _on_grid(
     config: ModelConfig, evaluated: Sequence[EngineBlock], points: Points, index: int
 ) -> Candidate:
     """The deployment at `index` of `points`, as one value with its engines and placements."""

@@ -26,6 +26,7 @@ class Rule:
             price of a token, within `USUAL_TPOT_S`; "knee" for the highest product of
             tokens/s/chip and tokens/s of one sequence if no deployment is within it.
         rate: requests per second of the job, or None.
+        users: users of the job in a closed loop, or None.
         ttft_s: bound on the time to first token, or None.
         tpot_s: bound on the time per output token, or None.
         percentile: share of the requests that must meet the bounds; None if the bounds apply to
@@ -46,6 +47,7 @@ class Rule:
     unmet: tuple[str, ...] = ()
     batch: int | None = None
     any_machine: bool = False
+    users: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Slack:
     """How far means may miss what is asked, as factors, where requests will be simulated.
 
     Args:
-        load: of the share `deployments.MAX_LOAD` of an engine's request rate.
+        load: of the share of an engine's request rate that a plan uses, see `deployments.max_load`.
         tpot, ttft: of the bounds.
     """
 

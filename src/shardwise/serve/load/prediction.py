@@ -97,6 +97,7 @@ class Predictor:
             prompt=max(1, round(float(traffic.prompt.mean()))),
             output=output,
             rate=rate,
+            users=None,
         )
         pool: Pool = pools.decode_pool
         engine_rate = rate / server.count

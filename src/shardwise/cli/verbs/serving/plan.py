@@ -31,6 +31,7 @@ def run(
     context: options.ContextLength = "",
     batch: options.SequenceCount = "",
     rate: options.RequestRate = "",
+    users: options.UserCount = "",
     ttft: options.TtftBound = "",
     tpot: options.TpotBound = "",
     traffic: Annotated[
@@ -86,6 +87,7 @@ def run(
         context=context,
         batch=batch,
         rate=rate,
+        users=users,
         ttft=ttft,
         tpot=tpot,
         cached=cached,

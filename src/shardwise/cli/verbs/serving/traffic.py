@@ -8,7 +8,13 @@ from dataclasses import replace
 from shardwise.cli.inputs import Inputs
 from shardwise.cli.verbs.serving.workload import RequestOptions, parse_lengths
 from shardwise.errors import BadInput
-from shardwise.plan.serving.arrivals import DEFAULT_AT, Arrivals, is_recording, read_arrivals
+from shardwise.plan.serving.arrivals import (
+    CLOSED_LOOP,
+    DEFAULT_AT,
+    Arrivals,
+    is_recording,
+    read_arrivals,
+)
 
 OFF = "off"  # value of --traffic that plans with mean times and simulates no requests
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -31,31 +37,27 @@ def read_traffic(
     inputs = Inputs()
     percentile = inputs.optional(parse_percentile, at)
     ranges = _drawn_lengths(requests)
-    if traffic == OFF or not (traffic or requests.rate or capacity):
+    if requests.users:
+        _check_users(inputs, traffic, capacity, requests)
+    if traffic == OFF or not (traffic or requests.rate or requests.users or capacity):
         if ranges:
             inputs.refuse(
                 f"a range of {' and '.join(ranges)} lengths applies to simulated requests: add "
-                "--rate 20/s, or give one length."
+                "--rate 20/s or --users 64, or give one length."
             )
         for name, value in {"--at": at, "--capacity": capacity}.items():
             if value:
                 inputs.refuse(
-                    f"{name} applies to simulated requests: add --rate with --prompt and --output, "
-                    "or another --traffic."
+                    f"{name} applies to simulated requests: add --rate or --users with --prompt "
+                    "and --output, or another --traffic."
                 )
         inputs.done()
         return None
-    arrivals = inputs.read(read_arrivals, traffic or "poisson")
-    recorded = is_recording(traffic)
-    if recorded:
-        _check_recorded(inputs, requests)
+    if requests.users:
+        arrivals = CLOSED_LOOP
     else:
-        _check_random(inputs, capacity, requests)
-    if capacity and not (requests.ttft or requests.rate or recorded):
-        inputs.refuse(
-            "--capacity needs a bound on the first token, without which requests may wait for "
-            "ever: --ttft 500ms, with --tpot 30ms or without."
-        )
+        arrivals = inputs.read(read_arrivals, traffic or "poisson")
+        _check_open_loop(inputs, capacity, requests, recorded=is_recording(traffic))
     inputs.done()
     return replace(
         arrivals,
@@ -78,6 +80,34 @@ def _drawn_lengths(requests: RequestOptions) -> dict[str, tuple[int, int]]:
         if low < high:
             ranges[name] = (low, high)
     return ranges
+
+
+def _check_users(inputs: Inputs, traffic: str, capacity: bool, requests: RequestOptions) -> None:
+    """Refuse what contradicts a closed loop, and users without a bound on latency."""
+    if capacity:
+        inputs.refuse("--capacity finds a rate, and --users make their own. Use one.")
+    if traffic not in ("", OFF):
+        inputs.refuse(f"--traffic {traffic} has times of arrival, and --users make their own.")
+    if not (requests.ttft or requests.tpot):
+        inputs.refuse(
+            "--users needs a bound, without which few chips let users wait as long as they like: "
+            "--tpot 30ms, with --ttft 500ms or without."
+        )
+
+
+def _check_open_loop(
+    inputs: Inputs, capacity: bool, requests: RequestOptions, *, recorded: bool
+) -> None:
+    """Refuse what contradicts requests that arrive at times of their own, and what they lack."""
+    if recorded:
+        _check_recorded(inputs, requests)
+    else:
+        _check_random(inputs, capacity, requests)
+    if capacity and not (requests.ttft or requests.rate or recorded):
+        inputs.refuse(
+            "--capacity needs a bound on the first token, without which requests may wait for "
+            "ever: --ttft 500ms, with --tpot 30ms or without."
+        )
 
 
 def _check_recorded(inputs: Inputs, requests: RequestOptions) -> None:

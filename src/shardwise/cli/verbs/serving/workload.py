@@ -24,6 +24,7 @@ class RequestOptions:
     context: str = ""
     batch: str = ""
     rate: str = ""
+    users: str = ""
     ttft: str = ""
     tpot: str = ""
     cached: str = ""
@@ -79,6 +80,7 @@ def read_jobs(
         "ttft_s": inputs.optional(parse_seconds, requests.ttft, "--ttft"),
         "tpot_s": inputs.optional(parse_seconds, requests.tpot, "--tpot"),
         "rate": inputs.optional(parse_rate, requests.rate),
+        "users": inputs.optional(units.parse_whole, requests.users, "--users"),
         "drafted": inputs.optional(units.parse_whole, requests.draft, "--draft"),
         "cached": inputs.optional(parse_share, requests.cached, "--cached"),
         "acceptance": inputs.optional(parse_share, requests.acceptance, "--acceptance"),
@@ -99,8 +101,9 @@ def read_jobs(
 def _read_lengths(inputs: Inputs, requests: RequestOptions) -> dict[str, int | None]:
     """Fields of a job for the tokens of a request: `context`, or `prompt` and `output`."""
     check_lengths(inputs, requests.prompt, requests.output, requests.context)
-    if requests.rate and not requests.output:
-        inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
+    for name, text in {"--rate": requests.rate, "--users": requests.users}.items():
+        if text and not requests.output:
+            inputs.refuse(f"{name} needs the length of requests: --prompt N --output N.")
     if not (requests.prompt or requests.output):
         context = requests.context or options.CONTEXT
         return {"context": inputs.read(units.parse_length, context, "--context")}

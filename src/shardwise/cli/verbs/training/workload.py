@@ -15,7 +15,7 @@ from shardwise.vocabulary import (
     OPTIONAL_OVERLAPS,
     REMAT_WORDS,
 )
-from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, parse_batch, state_dtypes
+from shardwise.workload import OPTIMIZER_MOMENTS, PRECISIONS, state_dtypes
 
 
 def check_workload(inputs: Inputs, train: bool, serve: bool) -> None:
@@ -48,7 +48,7 @@ def read_job(
     inputs = Inputs()
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
-    sequences, length = inputs.read(parse_batch, batch or "1x1") or (1, 1)
+    sequences, length = inputs.read(units.parse_batch, batch or "1x1") or (1, 1)
     total_tokens = inputs.optional(units.parse_count, tokens, "tokens")
     inputs.read(units.bytes_per_element, dtype)
     inputs.optional(parse_word, precision, "precision", PRECISIONS)
