@@ -191,7 +191,7 @@ def _partial_kernel(
         mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
         q_seq_shards=1,
-        block_sizes=_block_sizes(*map(_largest_block, shape), n_keys=shape[1]),
+        block_sizes=_block_sizes(_largest_block(shape[0]), _largest_block(shape[1]), shape[1]),
         save_residuals=residuals,
         interpret=interpret,
     )
