@@ -7,7 +7,7 @@ User's Guide, "Tile Quantization" and "Wave Quantization".
 
 from __future__ import annotations
 
-from shardwise.arrays import Num, ceil_div, maximum, minimum
+from shardwise.arrays import Num, ceil_div, maximum, minimum, where
 from shardwise.hardware import Chip
 from shardwise.hardware.chip import get
 
@@ -150,6 +150,28 @@ def attention_depth_efficiency(
     """
     clocks = ATTENTION_ROWS * keys * (SCORE_FLOPS * d_head / flops_per_clock + 1 / exponentials)
     return clocks / (clocks + TILE_CLOCKS)
+
+
+# Keys of a block in the backward pass of attention on a TPU, and MaxText's for v6e at most
+# (sa_block_kv_dkv).
+KEY_BLOCKS = (2048, 1024, 512)
+
+
+def backward_key_block(n_keys: Num) -> Num:
+    """Keys of a block in the backward pass of attention on a TPU.
+
+    Splash's fused kernel writes one part of the query gradients for each block of keys, and they
+    are summed afterwards; larger blocks compute more masked scores. With blocks of sqrt(1.6 T I)
+    keys both cost least, where I is the ratio of a chip's FLOP/s and HBM bandwidth: 1,000 keys on
+    v5p and 1,900 on v6e for T = 4,096. A quarter of the keys comes near it.
+
+    >>> [backward_key_block(n) for n in (2048, 4096, 4608, 32768)]
+    [512, 1024, 512, 2048]
+    """
+    block: Num = KEY_BLOCKS[-1]
+    for size in reversed(KEY_BLOCKS[:-1]):
+        block = where((n_keys >= 4 * size) & (n_keys % size == 0), size, block)
+    return block
 
 
 def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 
+from shardwise.arrays import ceil_div
 from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.shape import HBM, Shape, parse_shapes
 from shardwise.check.hlo.text import Instruction
@@ -77,7 +78,9 @@ def attention_cost(instruction: Instruction) -> Cost | None:
     if _call_target(instruction) in _CUDNN:
         scores = _cudnn_scores(instruction)
     else:
-        scores = math.prod(queries[:-1]) * keys[-2] * _visible_share(operands, queries, keys)
+        is_whole = matmul_counts == _ALL_GRADIENTS
+        share = _visible_share(operands, queries, keys, is_whole=is_whole)
+        scores = math.prod(queries[:-1]) * keys[-2] * share
     hbm_bytes = sum(shape.bytes for shape in operands)
     for shape in instruction.shapes:
         if shape.memory_space == HBM:
@@ -149,9 +152,16 @@ def _operand_shapes(instruction: Instruction) -> tuple[Shape, ...]:
 
 
 def _visible_share(
-    operands: tuple[Shape, ...], queries: tuple[int, ...], keys: tuple[int, ...]
+    operands: tuple[Shape, ...],
+    queries: tuple[int, ...],
+    keys: tuple[int, ...],
+    *,
+    is_whole: bool,
 ) -> float:
     """Fraction of the blocks of scores that the kernel computes.
+
+    Blocks have as many keys as queries, except in a kernel for all gradients, whose tables list all
+    blocks of keys (`is_whole`).
 
     If a chip has only part of the queries, this is the mean over chips; with zigzag chunks all of
     them have the same fraction.
@@ -163,10 +173,11 @@ def _visible_share(
     if n_local_rows == 0 or queries[-2] > keys[-2] or not _is_masked(operands, len(tables)):
         return 1.0
     n_rows = n_local_rows * keys[-2] // queries[-2]  # block rows of the queries of all chips
+    n_columns = blocks_per_row if is_whole else n_rows
     computed_blocks = 0
     for row in range(n_rows):
-        computed_blocks += min(row + 1, blocks_per_row)
-    return computed_blocks / n_rows**2
+        computed_blocks += min(ceil_div((row + 1) * n_columns, n_rows), blocks_per_row)
+    return computed_blocks / (n_rows * n_columns)
 
 
 def _is_masked(operands: tuple[Shape, ...], n_tables: int) -> bool:

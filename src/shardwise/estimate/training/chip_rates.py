@@ -121,10 +121,15 @@ class Rates:
             return 1.0
         return float(kernels.clock_under_power_limit(watts, default_watts))
 
-    @property
-    def mask_tile(self) -> int:
-        """Side of a square tile of masked attention: keys, and queries, of one tile."""
-        return self.fusion.mask_tile or MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+    def mask_tile(self, phase: str) -> Num:
+        """Side of a square tile of masked attention: keys, and queries, of one tile.
+
+        Blocks that are longer in keys than in queries count as squares of the same perimeter.
+        """
+        tile = self.fusion.mask_tile or MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
+        if self.chip.kind == "tpu" and phase == "backward" and not self.fusion.mask_tile:
+            return (tile + kernels.backward_key_block(self.job.seq)) / 2
+        return tile
 
     def dtype(self, matmul: Matmul) -> str:
         """Dtype of a matmul; attention, scans, embedding and head stay in 16 bits."""
@@ -298,7 +303,8 @@ class Rates:
         seq = self.job.seq
         visible = float(matmul.share) * seq
         edges = 1 if 2 * visible >= seq else 2
-        return min(float(kernels.tiled_keys(visible, edges, self.mask_tile)), float(seq))
+        tile = self.mask_tile(matmul.phase)
+        return min(float(kernels.tiled_keys(visible, edges, tile)), float(seq))
 
     def _attention_depth(self, matmul: Matmul, config: ModelConfig) -> float:
         """Efficiency of tiled attention on a GPU, whose tiles have a start and an end."""
@@ -343,7 +349,7 @@ class Rates:
             return repeats
         chunk = float(matmul.sizes["Tc"])
         visible = float(matmul.share) * chunk
-        computed = min(float(kernels.tiled_keys(visible, 1, self.mask_tile)), chunk)
+        computed = min(float(kernels.tiled_keys(visible, 1, self.mask_tile("forward"))), chunk)
         return repeats * computed / visible
 
     def elementwise(self, phase: str, n_bytes: Num, part: str = "") -> PricedItem:

@@ -7,6 +7,7 @@ the positions of the tokens in their sequences.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -50,11 +51,16 @@ def rotate(rope: Rope, x_BTNH: Array, angles: RotaryAngles) -> Array:
     A pair is two neighboring dims if `rope.interleaved`; otherwise it is dim i of the first half of
     the rotated dims, and dim i of their second half. Dims without an angle are left unchanged.
     """
+    return _rotated(rope.interleaved, x_BTNH, angles)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rotated(interleaved: bool, x_BTNH: Array, angles: RotaryAngles) -> Array:
     half = angles.cos.shape[-1]
     wide = x_BTNH.astype(jnp.float32)
     rotated_dims = wide[..., : 2 * half]
     plain_dims = wide[..., 2 * half :]
-    if rope.interleaved:
+    if interleaved:
         rotated = _rotate_neighbors(rotated_dims, angles)
         return jnp.concatenate([rotated, plain_dims], axis=-1).astype(x_BTNH.dtype)
     first = rotated_dims[..., :half]
@@ -64,6 +70,24 @@ def rotate(rope: Rope, x_BTNH: Array, angles: RotaryAngles) -> Array:
         second * angles.cos + first * angles.sin,
     ]
     return jnp.concatenate([*halves, plain_dims], axis=-1).astype(x_BTNH.dtype)
+
+
+def _rotated_forward(
+    interleaved: bool, x_BTNH: Array, angles: RotaryAngles
+) -> tuple[Array, RotaryAngles]:
+    return _rotated(interleaved, x_BTNH, angles), angles
+
+
+def _rotated_backward(interleaved: bool, angles: RotaryAngles, ct_BTNH: Array) -> tuple[Any, None]:
+    """The transpose of a rotation is the rotation by the negative angle.
+
+    Derived automatically it is a sum of padded halves in fp32, which XLA's TPU compiler writes to
+    HBM.
+    """
+    return _rotated(interleaved, ct_BTNH, RotaryAngles(angles.cos, -angles.sin)), None
+
+
+_rotated.defvjp(_rotated_forward, _rotated_backward)
 
 
 def _rotate_neighbors(x_BTNH: Array, angles: RotaryAngles) -> Array:

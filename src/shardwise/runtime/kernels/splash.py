@@ -16,6 +16,7 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
+from shardwise.estimate.kernels import backward_key_block
 from shardwise.estimate.training.chip_rates import MASK_TILE
 from shardwise.models.config import Attention
 from shardwise.runtime.kernels.attention_mask import attention_mask
@@ -34,9 +35,9 @@ class Mask(masks.Mask):
 
     The kernel computes the mask inside a block itself, by `mask_function` of the positions
     (`q_sequence`). It indexes the mask only to learn which blocks are empty, and the four corners
-    of a block are enough for that: positions in a block are consecutive, and blocks are square and
-    start at multiples of their size, so the part of a window or chunk inside a block always touches
-    one of its corners.
+    of a square are enough for that: positions in a square are consecutive, and squares start at
+    multiples of their side, so the part of a window or chunk inside a square always touches one of
+    its corners. A block is a row of squares.
     """
 
     def __init__(self, attention: Attention, positions: np.ndarray[Any, Any], n_keys: int) -> None:
@@ -52,7 +53,9 @@ class Mask(masks.Mask):
     def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray[Any, Any]:
         rows = self.q_sequence[index[0]]
         columns = np.arange(self.n_keys)[index[1]]
-        corners: np.ndarray[Any, Any] = self.mask_function(rows[[0, -1], None], columns[[0, -1]])
+        side = len(rows)
+        ends = np.concatenate([columns[::side], columns[side - 1 :: side]])
+        corners: np.ndarray[Any, Any] = self.mask_function(rows[[0, -1], None], ends)
         return corners
 
     def _key(self) -> tuple[Any, ...]:
@@ -104,12 +107,12 @@ def attend(
         mask = Mask(attention, order.token_order(n_tokens * order.n), n_keys)
         n_shards = order.n
     n_consecutive = n_tokens // 2 if order.paired else n_tokens
-    side = math.gcd(n_consecutive, n_keys)
+    block = _largest_block(math.gcd(n_consecutive, n_keys))
     kernel = splash.make_splash_mha(
         mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
         q_seq_shards=n_shards,
-        block_sizes=_block_sizes(side, side),
+        block_sizes=_block_sizes(block, block, n_keys),
         attn_logits_soft_cap=attention.softcap,
         residual_checkpoint_name=name,
         interpret=interpret,
@@ -188,22 +191,21 @@ def _partial_kernel(
         mask=masks.MultiHeadMask([mask] * q_BNTH.shape[1]),
         head_shards=1,
         q_seq_shards=1,
-        block_sizes=_block_sizes(*shape),
+        block_sizes=_block_sizes(_largest_block(shape[0]), _largest_block(shape[1]), shape[1]),
         save_residuals=residuals,
         interpret=interpret,
     )
 
 
-def _block_sizes(n_queries: int, n_keys: int) -> Any:
-    """Sizes of the largest blocks that divide the queries and the keys."""
-    q_block = _largest_block(n_queries)
-    kv_block = _largest_block(n_keys)
+def _block_sizes(q_block: int, kv_block: int, n_keys: int) -> Any:
+    """Sizes of blocks; in the backward pass those of keys are a multiple of `kv_block`."""
+    kv_block_backward = int(backward_key_block(n_keys)) if kv_block == BLOCK else kv_block
     return splash.BlockSizes(
         block_q=q_block,
         block_kv=kv_block,
         block_kv_compute=kv_block,
         block_q_dkv=q_block,
-        block_kv_dkv=kv_block,
+        block_kv_dkv=kv_block_backward,
         block_kv_dkv_compute=kv_block,
         use_fused_bwd_kernel=True,
     )

@@ -101,7 +101,8 @@ class ChipWork:
 
     def fits_and_bytes(self, form: Form) -> tuple[Num, Num]:
         """(whether it fits in memory, bytes of memory), for each cell."""
-        if not self._framework.query_block:  # then no kind of context needs more than another
+        if not self._framework.blocked_query_gradients:
+            # No kind of context needs more than another.
             form = replace(form, context_kind="gather")
         if form not in self._fits_and_bytes:
             self._fits_and_bytes[form] = self._evaluated_memory(form)

@@ -53,6 +53,13 @@ def test_blocks_outside_the_mask_are_not_computed(table, share):
     assert attention_cost(call(table=table)).flops == 2 * SQUARE * share
 
 
+def test_blocks_of_more_keys_than_queries():
+    """Rows of 512 queries see 1, 1, 2, 2, 3, 3, 4 and 4 blocks of 1,024 keys."""
+    table = "s8[1,8,4]{2,1,0}, s8[1,8,4]{2,1,0}, "
+    gradients = call("splash_mha_dkv_no_residuals", table, PARTIAL.replace("2,8,8", "2,4,8"))
+    assert attention_cost(gradients).flops == 5 * SQUARE * 20 / 32
+
+
 def test_without_a_mask_every_block_of_a_table_is_computed():
     table = "s8[1,8,8]{2,1,0}, s8[1,8,8]{2,1,0}, "
     segments = f"{POSITIONS}, s32[8,4096]{{1,0}}"

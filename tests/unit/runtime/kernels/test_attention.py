@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from shardwise.estimate import kernels as kernel_arithmetic
 from shardwise.models import Attention
 from shardwise.runtime.kernels import attention as kernels
 from shardwise.runtime.kernels import blockwise, splash
@@ -44,14 +47,14 @@ def near(found: Any, wanted: Any) -> None:
     assert_near(found, wanted, **NEAR)
 
 
-def differentiated(run: Any, *given: Any, do: Any) -> Any:
+def differentiated(run: Any, *arrays: Any, do: Any) -> Any:
     """(o, gradients under `do`, what else `run` returns beside o) by one program."""
 
-    def told(*given: Any) -> Any:
-        o, back, more = jax.vjp(run, *given, has_aux=True)
+    def told(*arrays: Any) -> Any:
+        o, back, more = jax.vjp(run, *arrays, has_aux=True)
         return o, back(do), more
 
-    return jax.jit(told)(*given)
+    return jax.jit(told)(*arrays)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -60,7 +63,7 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
     """Sums, and gradients under the sums of all keys: another chip has keys of its own."""
     monkeypatch.setattr(blockwise, "BLOCK", 64)
     kernel: Any = blockwise if by == "blocks" else splash
-    given = {} if by == "blocks" else {"interpret": True}
+    options = {} if by == "blocks" else {"interpret": True}
     here, there = 128, 128 if causal else 256
     q, k, v = inputs(here, there)
     seen = np.tri(here, there, dtype=bool) if causal else np.ones((here, there), bool)
@@ -70,8 +73,8 @@ def test_some_of_the_keys(by: str, causal: bool, monkeypatch: pytest.MonkeyPatch
         both = [jnp.concatenate(x, axis=2) for x in ((k, far_k), (v, far_v))]
         return plain(q, *both, np.concatenate([seen, np.ones((here, 64), bool)], axis=1))
 
-    forward = jax.jit(functools.partial(kernel.forward, causal=causal, **given))
-    backward = jax.jit(functools.partial(kernel.backward, causal=causal, **given))
+    forward = jax.jit(functools.partial(kernel.forward, causal=causal, **options))
+    backward = jax.jit(functools.partial(kernel.backward, causal=causal, **options))
     of_far_keys = jax.jit(functools.partial(blockwise.backward, causal=False))
     sums = forward(q, k, v)
     near(sums, plain(q, k, v, seen))
@@ -92,9 +95,42 @@ CASES = {
 
 @pytest.mark.parametrize("name", rows(CASES, {*CASES} - {"chunks, paired"}))
 def test_a_chips_tokens_over_all_keys(name: str) -> None:
-    words, order = CASES[name]
+    assert_attention(*CASES[name], each=256)
+
+
+@pytest.mark.parametrize("name", rows(CASES, {"window, paired"}))
+def test_more_keys_than_queries_in_a_block_of_the_backward_pass(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splash, "BLOCK", 128)
+    monkeypatch.setattr(kernel_arithmetic, "KEY_BLOCKS", (512, 256, 128))
+    assert splash._block_sizes(128, 128, 1024).block_kv_dkv == 256
+    assert_attention(*CASES[name], each=512)
+
+
+@given(
+    window=st.integers(1, 700),
+    chunked=st.booleans(),
+    block=st.tuples(st.integers(0, 7), st.integers(0, 3)),
+    longer=st.sampled_from([1, 2, 4]),
+)
+def test_a_mask_at_the_corners_of_squares(
+    window: int, chunked: bool, block: tuple[int, int], longer: int
+) -> None:
+    """A block is empty, or visible everywhere, if its sampled scores are."""
+    attention = Attention(n_heads=N, n_kv_heads=K, d_head=H, window=window, chunked=chunked)
+    n, side = 512, 64
+    mask = splash.Mask(attention, np.arange(n), n)
+    start = block[0] * side, block[1] % (n // side // longer) * side * longer
+    index = slice(start[0], start[0] + side), slice(start[1], start[1] + side * longer)
+    scores = mask.mask_function(np.arange(n)[:, None], np.arange(n))[index]
+    assert mask[index].any() == scores.any()
+    assert mask[index].all() == scores.all()
+
+
+def assert_attention(words: dict[str, Any], order: ContextOrder, each: int) -> None:
     attention = Attention(n_heads=N, n_kv_heads=K, d_head=H, **words)
-    each, index = 256, order.n - 1
+    index = order.n - 1
     q, k, v = inputs(each, each * order.n)
     do, width = normal(B, N, each, H), attention.window or each * order.n
     rows, columns = order.positions(index, each)[:, None], np.arange(each * order.n)
@@ -103,8 +139,8 @@ def test_a_chips_tokens_over_all_keys(name: str) -> None:
         seen = (rows >= columns) & (rows // width == columns // width)
 
     def by_kernel(q: Any, k: Any, v: Any) -> Any:
-        given = {"name": "attended", "interpret": True}
-        return splash.attend(q, k, v, attention, order, jnp.int32(index), **given), ()
+        options = {"name": "attended", "interpret": True}
+        return splash.attend(q, k, v, attention, order, jnp.int32(index), **options), ()
 
     def by_xla(q: Any, k: Any, v: Any) -> Any:
         q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from shardwise import units
 from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.estimate.kernels import backward_key_block
 from shardwise.estimate.training.memory.framework import FrameworkMemory
 from shardwise.estimate.training.memory.local_elements import (
     Factor,
@@ -152,12 +153,12 @@ def layer_activations(
         if framework.in_place_gradients and ffn and ffn.gated:
             gradients = local.total(terms[name] for name in NOT_IN_PLACE if name in terms)
         working = gradients + remat + on_host
-        if framework.query_block and group.layer.attention:
+        if framework.blocked_query_gradients and group.layer.attention:
             attention_terms = {name: terms[name] for name in terms if name in ATTENTION_ARRAYS}
             recomputed = [terms[name] for name in dropped & {*attention_terms}]
             attention = local.total(attention_terms.values())
             attention = attention + remat_share * local.total(recomputed)
-            query_gradients = _blocked_query_gradients(arrays, form, local, framework.query_block)
+            query_gradients = _blocked_query_gradients(arrays, form, local)
             working = maximum(working, attention + query_gradients)
         layers.append(LayerActivations(saved=total - remat - on_host, working=working))
     return layers
@@ -238,7 +239,7 @@ def is_offloaded(form: Form, name: str) -> bool:
 
 
 def _blocked_query_gradients(
-    arrays: list[SavedActivation], form: Form, local: LocalElements, block: int
+    arrays: list[SavedActivation], form: Form, local: LocalElements
 ) -> Num:
     """Number of elements of the query gradients, with one copy for each whole block of keys.
 
@@ -248,6 +249,7 @@ def _blocked_query_gradients(
     n_keys: Num = queries.sizes["S"]
     if form.context_kind == "ring":  # a ring has the keys of one chip at a time
         n_keys = local.product((("", queries.sizes["S"], ("context",)),))
+    block = backward_key_block(n_keys)
     return local.total([activation_term(queries)]) * where(n_keys > block, n_keys // block, 0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwise import units
-from shardwise.estimate.training.chip_rates import MASK_TILE
 
 # Peak bytes per logit, including those of the loss and of the logits' gradient.
 LOSS_IN_PLACE = 8.0  # fp32 logits, and fp32 probabilities that the gradient overwrites
@@ -58,9 +57,9 @@ class FrameworkMemory:
             then not live at once. All gradients of a microbatch exist before they are added to the
             sum. The gradient of a gathered embedding or head is rearranged (a copy) before it is
             scattered, and that of the head waits while that of the embedding is rearranged.
-        query_block: number of keys in a block of flash attention, for kernels that keep each
-            block's part of the query gradients until they sum all blocks (Splash's fused backward
-            kernel); 0 for kernels with one running sum.
+        blocked_query_gradients: whether the kernel of attention keeps the part of the query
+            gradients of each block of keys (`backward_key_block`) until it sums them, as Splash's
+            fused backward kernel does; others have one running sum.
         live_scores: whether all scores of a layer are in memory, in several arrays at once, in a
             step of one device.
         padded_experts: whether each expert has a slot for every token, so that its arrays are as
@@ -84,7 +83,7 @@ class FrameworkMemory:
     in_place_gradients: bool = False
     full_weights_at_start: bool = False
     xla_scheduled: bool = False
-    query_block: int = 0
+    blocked_query_gradients: bool = False
     live_scores: bool = False
     padded_experts: bool = False
     communicator_bytes: float = 0.0
@@ -94,7 +93,7 @@ DEFAULT_FRAMEWORK = FrameworkMemory()
 FRAMEWORK_OF_KIND = {
     "cpu": FrameworkMemory(live_scores=True, padded_experts=True),
     "gpu": FrameworkMemory(communicator_bytes=NCCL_BYTES),
-    "tpu": FrameworkMemory(logit_bytes=LOSS_XLA, xla_scheduled=True, query_block=MASK_TILE["tpu"]),
+    "tpu": FrameworkMemory(logit_bytes=LOSS_XLA, xla_scheduled=True, blocked_query_gradients=True),
 }
 
 
