@@ -123,7 +123,9 @@ class Table:
 # - The layout in memory tiles another dim around the scattered one. So the dims behind the
 #   scattered dim are merged into one, and the scattered dim of weights is moved to the front.
 # - The collective spans all chips of a slice. One ReduceScatter per axis, one after the other,
-#   delivers the same number of bytes and is kept.
+#   delivers the same number of bytes and is kept. SparseCores run a single one over several axes,
+#   on the links of all of them, with the compiler options of plans (`plan.xla_flags`).
+SPARSE_CORE_CHIPS = ("TPU v5", "TPU v6 lite", "TPU7x")  # as JAX calls v5p, v6e and 7x
 
 
 def gather(x: Array, names: tuple[str, ...], dim: int) -> Array:
@@ -159,9 +161,13 @@ def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Split the axes of a ReduceScatter into those of several that run one after the other.
 
     The first axis is split off if the axes cover all chips, or if they are the axes into which
-    `fsdp` was cut for this purpose. Otherwise all axes stay together.
+    `fsdp` was cut for this purpose. Otherwise all axes stay together, and always on chips with
+    SparseCores.
     """
-    sizes = jax.sharding.get_abstract_mesh().shape
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.abstract_device and mesh.abstract_device.device_kind in SPARSE_CORE_CHIPS:
+        return (names,)
+    sizes = mesh.shape
     used = tuple(axis for axis in names if sizes[axis] > 1)
     covers_mesh = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
     fsdp_is_cut = sum(axis.startswith("fsdp.") for axis in used) > 1
