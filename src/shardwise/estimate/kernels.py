@@ -152,25 +152,26 @@ def attention_depth_efficiency(
     return clocks / (clocks + TILE_CLOCKS)
 
 
-# Keys of a block in the backward pass of attention on a TPU, and MaxText's for v6e at most
-# (sa_block_kv_dkv).
-KEY_BLOCKS = (2048, 1024, 512)
+# (fewest keys, keys of a block) of attention's backward pass on a TPU; MaxText's largest for v6e
+# and 7x is 2,048, too (sa_block_kv_dkv).
+KEY_BLOCKS = ((16384, 2048), (4096, 1024))
+SMALLEST_KEY_BLOCK = 512
 
 
 def backward_key_block(n_keys: Num) -> Num:
     """Keys of a block in the backward pass of attention on a TPU.
 
     Splash's fused kernel writes one part of the query gradients for each block of keys, and they
-    are summed afterwards; larger blocks compute more masked scores. With blocks of sqrt(1.6 T I)
-    keys both cost least, where I is the ratio of a chip's FLOP/s and HBM bandwidth: 1,000 keys on
-    v5p and 1,900 on v6e for T = 4,096. A quarter of the keys comes near it.
+    are summed afterwards; larger blocks compute more masked scores. Both cost least with blocks of
+    sqrt(0.8 T I) keys, where I is the ratio of a chip's FLOP/s and HBM bandwidth: 700 keys on v5p
+    and 1,400 on v6e for T = 4,096.
 
-    >>> [backward_key_block(n) for n in (2048, 4096, 4608, 32768)]
-    [512, 1024, 512, 2048]
+    >>> [backward_key_block(n) for n in (2048, 4096, 4608, 8192, 32768)]
+    [512, 1024, 512, 1024, 2048]
     """
-    block: Num = KEY_BLOCKS[-1]
-    for size in reversed(KEY_BLOCKS[:-1]):
-        block = where((n_keys >= 4 * size) & (n_keys % size == 0), size, block)
+    block: Num = SMALLEST_KEY_BLOCK
+    for fewest_keys, size in reversed(KEY_BLOCKS):
+        block = where((n_keys >= fewest_keys) & (n_keys % size == 0), size, block)
     return block
 
 

@@ -59,6 +59,20 @@ def test_the_compiled_step_has_memory_flops_and_seconds(verdict: Verdict) -> Non
 
 @needs_tpu
 @pytest.mark.oracle
+@pytest.mark.parametrize("hardware", ["v6e:2x2", "7x:2x2x1"])
+def test_sparse_cores_gather_and_sum_over_all_axes_of_the_torus(hardware: str) -> None:
+    """One asynchronous collective over the whole slice, not one for each axis nor an AllReduce."""
+    verdict = sw.check(planned(hardware, {"fsdp": 4}, sw.model(TINY)))
+    rows = {(r.role, r.kind): r for r in verdict.collectives}
+    for kind in ("all_gather", "reduce_scatter"):
+        row = rows["fsdp", kind]
+        assert row.compiled_n == row.planned_n > 0
+        assert row.compiled_bytes == row.planned_bytes
+        assert row.asynchronous > 0.9
+
+
+@needs_tpu
+@pytest.mark.oracle
 def test_collectives_that_the_compiler_chooses_stand_beside_the_planned() -> None:
     # XLA's partitioner sums gradients of bf16 products in bf16, whatever they are added up in.
     job = sw.Train(batch=8, seq=64, gradients="bf16")

@@ -55,7 +55,12 @@ def accepted(on: str) -> None:
 
 @needs("tpu")
 @pytest.mark.parametrize(
-    "on", ["v5e:2x2*2", pytest.param("v5p:2x2x1", marks=pytest.mark.oracle), "v6e:2x2"]
+    "on",
+    [
+        "v5e:2x2*2",
+        "v6e:2x2",
+        *(pytest.param(on, marks=pytest.mark.oracle) for on in ("v5p:2x2x1", "7x:2x2x1")),
+    ],
 )
 def test_the_tpu_compiler_takes_them(on: str) -> None:
     accepted(on)

@@ -124,11 +124,11 @@ class Rates:
     def mask_tile(self, phase: str) -> Num:
         """Side of a square tile of masked attention: keys, and queries, of one tile.
 
-        Blocks that are longer in keys than in queries count as squares of the same perimeter.
+        Blocks of more keys than queries compute as many masked scores as squares of their keys.
         """
         tile = self.fusion.mask_tile or MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
         if self.chip.kind == "tpu" and phase == "backward" and not self.fusion.mask_tile:
-            return (tile + kernels.backward_key_block(self.job.seq)) / 2
+            return maximum(tile, kernels.backward_key_block(self.job.seq))
         return tile
 
     def dtype(self, matmul: Matmul) -> str:

@@ -103,7 +103,7 @@ def test_more_keys_than_queries_in_a_block_of_the_backward_pass(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(splash, "BLOCK", 128)
-    monkeypatch.setattr(kernel_arithmetic, "KEY_BLOCKS", (512, 256, 128))
+    monkeypatch.setattr(kernel_arithmetic, "KEY_BLOCKS", ((1024, 256),))
     assert splash._block_sizes(128, 128, 1024).block_kv_dkv == 256
     assert_attention(*CASES[name], each=512)
 
