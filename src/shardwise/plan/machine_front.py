@@ -24,10 +24,11 @@ class Priced(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipPrice:
-    """A price of the catalogue or of the user, and its month."""
+    """A price of the catalogue or of the user, its month, and whether a first source states it."""
 
     usd_per_hour: float
     as_of: str
+    confirmed: bool
 
 
 Row = TypeVar("Row", bound=Priced)
@@ -42,7 +43,11 @@ def catalog_chips() -> list[Chip]:
 def price_of(chip: Chip) -> ChipPrice:
     """The price of a chip that has one."""
     figure = chip.figures["price.chip_hour"]
-    return ChipPrice(usd_per_hour=chip.usd_per_chip_hour or 0.0, as_of=figure.as_of or "")
+    return ChipPrice(
+        usd_per_hour=chip.usd_per_chip_hour or 0.0,
+        as_of=figure.as_of or "",
+        confirmed=figure.confirmed,
+    )
 
 
 def split_by_price(chips: Sequence[Chip]) -> tuple[list[Chip], tuple[str, ...]]:

@@ -49,10 +49,7 @@ def training_blocks(choice: TrainingChoice, *, saved: str = "") -> Iterator[Bloc
     )
     if saved:
         yield quiet(f"saved {saved}: the plan of {choice.chosen.hardware}")
-    yield quiet(
-        f"type  shardwise plan {choice.model} {choice.chosen.hardware} --train --batch "
-        f"{choice.batch}x{choice.seq}"
-    )
+    yield quiet(f"type  {_command(choice)}")
 
 
 def serving_blocks(choice: ServingChoice, *, saved: str = "") -> Iterator[Block]:
@@ -110,6 +107,21 @@ def _rules(choice: ServingChoice) -> Iterator[tuple[str, str]]:
         yield "rule" if n == 0 else "", f"of {names}: {text}{hint}"
 
 
+def _command(choice: TrainingChoice) -> str:
+    """The command that plans the same steps on the chosen machine."""
+    words = [
+        f"shardwise plan {choice.model} {choice.chosen.hardware} --train",
+        f"--batch {choice.batch}x{choice.seq}",
+    ]
+    if choice.compute != "bf16":
+        words.append(f"--dtype {choice.compute}")
+    if choice.framework:
+        words.append(f"--framework {choice.framework}")
+    if choice.mtp_layers:
+        words.append(f"--mtp {choice.mtp_layers}")
+    return " ".join(words)
+
+
 def _run(row: TrainingMachine) -> str:
     return f"{row.hardware}, {duration(row.run_s)}, {units.show_dollars(row.usd)}"
 
@@ -143,7 +155,8 @@ def _prices(
     prices: Mapping[str, ChipPrice], without_price: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     each = [
-        f"{name} ${price.usd_per_hour:,.2f} ({price.as_of or 'yours'})"
+        f"{name} ${price.usd_per_hour:,.2f} ({price.as_of or 'yours'}"
+        f"{'' if price.confirmed else ', not confirmed'})"
         for name, price in prices.items()
     ]
     yield "prices", ", ".join(each) + " per chip-hour; yours: b200,price=5USD/h"

@@ -75,6 +75,9 @@ class TrainingChoice:
     """Machines for a run, none of which is both cheaper and faster than another.
 
     Args:
+        compute: dtype of matmuls.
+        framework: software that runs the step; empty for the usual one.
+        mtp_layers: layers of multi-token prediction.
         front: the machines that keep the bounds, cheapest first.
         prices: chip -> dollars of a chip-hour, and the month of that price.
         without_price: chips that have no price, and are not compared.
@@ -85,6 +88,9 @@ class TrainingChoice:
     model: str
     batch: int
     seq: int
+    compute: str
+    framework: str
+    mtp_layers: int
     tokens: float
     within_s: float | None
     budget_usd: float | None
@@ -249,6 +255,9 @@ def choose(
         model=model.name,
         batch=job.batch,
         seq=job.seq,
+        compute=job.compute,
+        framework=job.framework,
+        mtp_layers=job.mtp_layers,
         tokens=job.tokens,
         within_s=within_s,
         budget_usd=budget_usd,

@@ -99,11 +99,11 @@ def _usual_settings(reason: UsualSettings) -> str:
 
 
 def _token_prediction(reason: TokenPrediction) -> str:
-    """Layers of multi-token prediction and what they add: `1 layer on the last stage: +0.5 s`."""
+    """Layers of multi-token prediction and what they add to a step of this layout."""
     place = " on the last stage" if reason.on_last_stage else ""
     return (
         f"{counted(reason.layers, 'layer')}{place}: +{duration(reason.step_s)}, "
-        f"+{units.show_gib(reason.memory_bytes)} on the fullest chip"
+        f"+{units.show_gib(reason.memory_bytes)} on the fullest chip of this layout"
     )
 
 

@@ -221,7 +221,11 @@ def _machine_too_small(request: Request, evaluated: Sequence[EngineBlock]) -> st
     more = f"more chips. For their number ask the same of {chip} instead of {name}."
     if job.users:
         most = max(int((_engines_of_machine(block) * block.batch).max()) for block in evaluated)
-        return f"{name} runs at most {most:,} requests at once; --users {job.users:,} need {more}"
+        if most < job.users:
+            return (
+                f"{name} runs at most {most:,} requests at once; --users {job.users:,} need {more}"
+            )
+        return f"{name} is too small to serve --users {job.users:,} as asked: they need {more}"
     max_rates = []
     for block in evaluated:
         rates = _engines_of_machine(block) * block.steady.requests_per_s
