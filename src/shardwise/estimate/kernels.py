@@ -152,10 +152,13 @@ def attention_depth_efficiency(
     return clocks / (clocks + TILE_CLOCKS)
 
 
+# Side of a tile of masked attention, in tokens: MaxText's sa_block_q and sa_block_kv; that of
+# FlashAttention-2 and -3.
+TPU_MASK_TILE = 512
+GPU_MASK_TILE = 128
 # (fewest keys, keys of a block) of attention's backward pass on a TPU; MaxText's largest for v6e
 # and 7x is 2,048, too (sa_block_kv_dkv).
 KEY_BLOCKS = ((16384, 2048), (4096, 1024))
-SMALLEST_KEY_BLOCK = 512
 
 
 def backward_key_block(n_keys: Num) -> Num:
@@ -169,10 +172,20 @@ def backward_key_block(n_keys: Num) -> Num:
     >>> [backward_key_block(n) for n in (2048, 4096, 4608, 8192, 32768)]
     [512, 1024, 512, 1024, 2048]
     """
-    block: Num = SMALLEST_KEY_BLOCK
+    block: Num = TPU_MASK_TILE
     for fewest_keys, size in reversed(KEY_BLOCKS):
         block = where((n_keys >= fewest_keys) & (n_keys % size == 0), size, block)
     return block
+
+
+def mask_tile(kind: str, phase: str, n_keys: Num) -> Num:
+    """Side of a square tile of masked attention on a kind of chip.
+
+    Blocks of more keys than queries compute as many masked scores as squares of their keys.
+    """
+    if kind != "tpu":
+        return GPU_MASK_TILE
+    return backward_key_block(n_keys) if phase == "backward" else TPU_MASK_TILE
 
 
 def tiled_keys(visible: Num, edges: Num, tile: Num) -> Num:

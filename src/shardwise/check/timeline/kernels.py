@@ -19,8 +19,7 @@ from shardwise.arrays import ceil_div
 from shardwise.check.hlo.costs import Cost
 from shardwise.check.hlo.shape import HBM, Shape, parse_shapes
 from shardwise.check.hlo.text import Instruction
-from shardwise.estimate.kernels import tiled_keys
-from shardwise.estimate.training.chip_rates import GPU_MASK_TILE
+from shardwise.estimate.kernels import GPU_MASK_TILE, tiled_keys
 from shardwise.runtime.kernels.kernel_cost import of_name
 
 # Matmuls per block of scores: (those over the head dim of queries, those over that of values).

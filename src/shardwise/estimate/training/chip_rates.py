@@ -34,10 +34,6 @@ from shardwise.workload import Train
 # Reads and writes of unfused element-wise steps relative to fused ones: a norm or an activation
 # function consists of two or three operations.
 UNFUSED_RATIO = 2.5
-# Side of a tile of masked attention, in tokens, by kind of chip: MaxText's sa_block_q and
-# sa_block_kv; FlashAttention-2 and -3.
-MASK_TILE = {"tpu": 512}
-GPU_MASK_TILE = 128
 TPU_ROWS = 128  # splash attention needs sequence lengths that are multiples of this
 # Mean number of keys per query in packed short documents, counting whole tiles.
 DOCUMENT_KEYS = 512
@@ -122,14 +118,8 @@ class Rates:
         return float(kernels.clock_under_power_limit(watts, default_watts))
 
     def mask_tile(self, phase: str) -> Num:
-        """Side of a square tile of masked attention: keys, and queries, of one tile.
-
-        Blocks of more keys than queries compute as many masked scores as squares of their keys.
-        """
-        tile = self.fusion.mask_tile or MASK_TILE.get(self.chip.kind, GPU_MASK_TILE)
-        if self.chip.kind == "tpu" and phase == "backward" and not self.fusion.mask_tile:
-            return maximum(tile, kernels.backward_key_block(self.job.seq))
-        return tile
+        """Side of a square tile of masked attention: keys, and queries, of one tile."""
+        return self.fusion.mask_tile or kernels.mask_tile(self.chip.kind, phase, self.job.seq)
 
     def dtype(self, matmul: Matmul) -> str:
         """Dtype of a matmul; attention, scans, embedding and head stay in 16 bits."""

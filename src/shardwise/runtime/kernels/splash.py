@@ -16,8 +16,7 @@ from jax import lax
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from shardwise.estimate.kernels import backward_key_block
-from shardwise.estimate.training.chip_rates import MASK_TILE
+from shardwise.estimate.kernels import TPU_MASK_TILE, backward_key_block
 from shardwise.models.config import Attention
 from shardwise.runtime.kernels.attention_mask import attention_mask
 from shardwise.runtime.layout.context_order import ContextOrder
@@ -27,7 +26,7 @@ Array = jax.Array
 # Queries (and keys) per block of the kernel; plans count masked blocks of the same size. Larger
 # blocks compute more masked scores on the diagonal of causal attention; smaller ones read keys more
 # often.
-BLOCK = MASK_TILE["tpu"]
+BLOCK = TPU_MASK_TILE
 
 
 class Mask(masks.Mask):
