@@ -124,7 +124,7 @@ class Table:
 #   scattered dim are merged into one, and the scattered dim of weights is moved to the front.
 # - The collective spans all chips of a slice. One ReduceScatter per axis, one after the other,
 #   delivers the same number of bytes and is kept. SparseCores run a single one over several axes,
-#   on the links of all of them, with the compiler options of plans (`plan.xla_flags`).
+#   on the links of all of them, with the compiler options of training (`plan.xla_flags`).
 SPARSE_CORE_CHIPS = ("TPU v5", "TPU v6 lite", "TPU7x")  # as JAX calls v5p, v6e and 7x
 
 
@@ -161,14 +161,16 @@ def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Split the axes of a ReduceScatter into those of several that run one after the other.
 
     The first axis is split off if the axes cover all chips, or if they are the axes into which
-    `fsdp` was cut for this purpose. Otherwise all axes stay together, and always on chips with
-    SparseCores.
+    `fsdp` was cut for this purpose. Otherwise all axes stay together, as do those of gradients on
+    chips with SparseCores.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.abstract_device and mesh.abstract_device.device_kind in SPARSE_CORE_CHIPS:
-        return (names,)
     sizes = mesh.shape
     used = tuple(axis for axis in names if sizes[axis] > 1)
+    if {axis.split(".")[0] for axis in used} & {"fsdp", "data"}:
+        device = mesh.abstract_device
+        if device is not None and device.device_kind in SPARSE_CORE_CHIPS:
+            return (names,)
     covers_mesh = math.prod(sizes[axis] for axis in used) == math.prod(sizes.values())
     fsdp_is_cut = sum(axis.startswith("fsdp.") for axis in used) > 1
     if len(used) > 1 and (covers_mesh or fsdp_is_cut):
