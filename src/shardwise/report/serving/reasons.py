@@ -191,7 +191,7 @@ def _disaggregation(reason: Disaggregation) -> str:
         f"{duration(reason.tpot_s)}, {reason.tokens_per_s_per_chip:,.0f} tokens/s/chip"
     )
     if reason.must_gain:
-        text += f"; on as many chips they must save {reason.must_gain:.0%} of TPOT"
+        text += f" by means; on as many chips they must save {reason.must_gain:.0%} simulated"
     return f"{text}."
 
 
