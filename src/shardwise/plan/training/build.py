@@ -92,10 +92,10 @@ def search(
     if not candidates[0].fits:
         raise refusals.does_not_fit(model, system, job, choices, candidates)
     fitting = [candidate for candidate in candidates if candidate.fits][:n]
-    plans = []
-    for candidate in fitting:
-        plan = _record_plan(model, system, job, rates, candidate, candidates, choices)
-        plans.append(replace(plan, why=(*plan.why, *_usual_kernels(usual))))
+    plans = [
+        _record_plan(model, system, job, rates, candidate, candidates, choices, usual=usual)
+        for candidate in fitting
+    ]
     if not is_known(system, rates):
         return plans
     rivals = [ranking.rival, *[None] * n]  # of the best plan alone
@@ -176,10 +176,16 @@ def evaluate(
             )
         raise_all(NotDivisible, layout_problems(model, split, job.seq))
         candidates = [rank.evaluate(model, system, job, split, rates)]
-    plan = _record_plan(
-        model, system, job, rates, candidates[0], candidates, next_placement=next_placement
+    return _record_plan(
+        model,
+        system,
+        job,
+        rates,
+        candidates[0],
+        candidates,
+        usual=usual,
+        next_placement=next_placement,
     )
-    return replace(plan, why=(*plan.why, *_usual_kernels(usual)))
 
 
 def _check_arguments(model: ModelConfig, system: System, job: Train) -> None:
@@ -203,6 +209,7 @@ def _record_plan(
     candidates: list[Candidate],
     searched: Fixed | None = None,
     *,
+    usual: UsualKernels | None,
     next_placement: bool = True,
 ) -> training.Plan:
     choices = NOTHING_FIXED if searched is None else searched
@@ -245,6 +252,7 @@ def _record_plan(
         why=(
             *reasons.reasons(model, system, job, chosen, candidates, searched),
             *_token_prediction(model, system, job, rates, chosen),
+            *_usual_kernels(usual),
         ),
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),

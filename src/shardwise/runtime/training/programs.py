@@ -136,7 +136,7 @@ def tensor_axes(model: ModelConfig, layout: Layout) -> dict[str, tuple[int, ...]
 def fsdp_axes(case: Case, layout: Layout) -> dict[str, tuple[int, ...]]:
     """Sizes of the mesh axes of `fsdp`, one for each ring, if `fsdp` spans all chips of a slice.
 
-    `sharding.scatter` then reduces along one ring after the other.
+    `sharding.scatter` then reduces along one ring after the other, except on SparseCores.
     """
     span = dict(case.placement.spans).get("fsdp")
     if not span:

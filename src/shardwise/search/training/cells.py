@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from shardwise.arrays import Num
 from shardwise.errors import NoStrategy
 from shardwise.estimate.collective_cost import CollectiveCost
+from shardwise.estimate.training.chip_rates import Rates
+from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.hardware import System
 from shardwise.models import ModelConfig
 from shardwise.search.model_sizes import divisors, worth_sharding
@@ -72,6 +74,12 @@ class Cells:
 
         _, first, rows = np.unique(self.microbatch_index, return_index=True, return_inverse=True)
         return self.take(first), rows
+
+    def priced(self, config: ModelConfig, rates: Rates, form: Form, chunks: Num) -> PricedLayout:
+        """The layouts of all cells under a form, with what prices their items."""
+        return PricedLayout(
+            config=config, layout=self.layouts(form, chunks), rates=rates, costs=self.costs
+        )
 
     def can_be_placed(self, system: System) -> bool:
         """Whether any cell has a placement on a machine."""

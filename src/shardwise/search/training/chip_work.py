@@ -89,12 +89,7 @@ class ChipWork:
 
     def priced(self, form: Form) -> PricedLayout:
         """The layouts of all cells under a form, with what prices their items."""
-        return PricedLayout(
-            config=self.config,
-            layout=self.cells.layouts(form, self.chunks),
-            rates=self.rates,
-            costs=self.cells.costs,
-        )
+        return self.cells.priced(self.config, self.rates, form, self.chunks)
 
     def _evaluated(self, form: Form) -> MicrobatchTime:
         return compute_time(self.priced(form), self.program(form), self._matmul_s)

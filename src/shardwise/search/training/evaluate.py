@@ -243,12 +243,7 @@ class Block:
 
     def priced(self, form: Form) -> PricedLayout:
         """The layouts of all cells under a form, with what prices their items."""
-        return PricedLayout(
-            config=self.config,
-            layout=self.cells.layouts(form, self.chunks),
-            rates=self.rates,
-            costs=self.cells.costs,
-        )
+        return self.cells.priced(self.config, self.rates, form, self.chunks)
 
     def microbatch(self, form: Form) -> MicrobatchTime:
         """Time of one microbatch of each cell, evaluated once for forms that share it."""
