@@ -15,18 +15,22 @@ from shardwise.models import Layer, ModelConfig, Moe
 # The backward pass has twice as many.
 WIDTHS = {"D": 10.0, "heads": 2.0, "F": 3.0, "conv": 2.0, "gated_norm": 3.0, "states": 4.0}
 
+ROUTED = "tokens"  # name of the width of tokens that are copied to experts
+
 # Bytes of element-wise steps in the backward pass, relative to those in the forward pass.
 BACKWARD_ELEMENTWISE = 2.0
 
 
-def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float]:
+def elementwise_widths(config: ModelConfig, layer: Layer) -> tuple[float, float, float]:
     """Elements that element-wise steps of one layer read and write per token in a forward pass.
 
     Returns:
-        (elements of width D, elements of widths that `tensor` shards).
+        (elements of the residual, elements of tokens that are copied to experts, elements of widths
+        that `tensor` shards).
     """
     replicated, sharded = widths(config, layer)
-    return sum(replicated.values(), 0.0), sum(sharded.values(), 0.0)
+    routed = replicated.pop(ROUTED, 0.0)
+    return sum(replicated.values(), 0.0), routed, sum(sharded.values(), 0.0)
 
 
 def widths(config: ModelConfig, layer: Layer) -> tuple[dict[str, float], dict[str, float]]:
@@ -44,7 +48,7 @@ def widths(config: ModelConfig, layer: Layer) -> tuple[dict[str, float], dict[st
     if isinstance(ffn, Moe):
         sharded["F"] = WIDTHS["F"] * (ffn.d_ff * ffn.experts_per_token + ffn.d_ff_shared)
         # Tokens are copied to their experts, and the results are copied back and added.
-        replicated["tokens"] = 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
+        replicated[ROUTED] = 4.0 * ffn.experts_per_token * (ffn.d_latent or D)
     elif ffn:
         sharded["F"] = WIDTHS["F"] * ffn.d_ff
     return replicated, sharded

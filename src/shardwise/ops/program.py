@@ -56,8 +56,8 @@ class Matmul:
     def arrays(self, mesh: Mapping[str, Num]) -> Iterator[tuple[Array, Num]]:
         """Yield each input and the output with the elements that one chip reads or writes in HBM.
 
-        Each chunk of tokens reads the weight again, or adds to the weight's gradient in HBM. Arrays
-        that stay on the chip are left out.
+        Each chunk of tokens reads the weight again, or adds to the weight's gradient in HBM.
+        Experts read or write every copy of a token. Arrays that stay on the chip are left out.
         """
         local = self.program.local
         for array in (*local.inputs, local.output):
@@ -68,7 +68,14 @@ class Matmul:
                 n_accesses = 1
             if array is local.output:
                 n_accesses = 2 * n_accesses - 1
-            yield array, self.count * n_accesses * array.local_elements(self.sizes, mesh)
+            elements = self.copies(array) * array.local_elements(self.sizes, mesh)
+            yield array, self.count * n_accesses * elements
+
+    def copies(self, array: Array) -> Num:
+        """Copies of an array that the matmul reads or writes: of tokens, one for each expert."""
+        if not self.program.local.chosen or {"R", "E"} & {*array.names}:
+            return 1
+        return self.sizes["R"]
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: see `Step.with_batch`

@@ -193,3 +193,17 @@ def test_a_step_holds_no_slice_and_no_move_twice() -> None:
     assert all(isinstance(t.move, Move) and t.move.kind != "slice" for t in found.transfers)
     named = [(t.phase, str(t.move), t.name.split(".")[0]) for t in found.transfers]
     assert len(named) == len(set(named))
+
+
+def test_experts_read_and_write_a_copy_of_each_token_for_every_expert() -> None:
+    config = load("mixtral-8x7b")
+    (moe,) = {layer.ffn for layer in (group.layer for group in config.groups)}
+    tokens = BATCH * SEQ * config.d_model
+    hidden = BATCH * SEQ * moe.experts_per_token * moe.d_ff
+    by_name = {m.name: elements(m, {}) for m in step(config).matmuls if m.phase == "forward"}
+    n = config.n_layers
+    weights = n * moe.n_experts * config.d_model * moe.d_ff
+    copies = n * moe.experts_per_token * tokens
+    assert by_name["moe.up"] == {"x": copies, "w_up": weights, "up": n * hidden}
+    assert by_name["moe.down"] == {"h": n * hidden, "w_down": weights, "y": copies}
+    assert by_name["moe.router"]["x"] == n * tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwise.arrays import Num, where
-from shardwise.estimate.elementwise import widths
+from shardwise.estimate.elementwise import ROUTED, widths
 from shardwise.estimate.serving.load import Load
 from shardwise.models import Layer, ModelConfig, Moe
 
@@ -64,7 +64,7 @@ def elementwise_bytes(config: ModelConfig, tensor: Num, expert_shards: Num = 1) 
     total: Num = 0.0
     for group in config.groups:
         replicated, sharded = widths(config, group.layer)
-        copied = replicated.pop("tokens", 0.0) / expert_shards
+        copied = replicated.pop(ROUTED, 0.0) / expert_shards
         on_all = sum(replicated.values()) + copied
         total = total + group.count * (on_all + sum(sharded.values()) / tensor)
     return 2.0 * total

@@ -362,9 +362,7 @@ class Rates:
                 continue
             if matmul.phase == "backward" and not left.gradient_of:
                 continue  # an activation, whose cast is saved in the forward pass
-            n = matmul.count * left.local_elements(matmul.sizes, mesh)
-            if matmul.program.einsum.chosen and "R" not in left.names:
-                n = n * matmul.sizes["R"]
+            n = matmul.count * matmul.copies(left) * left.local_elements(matmul.sizes, mesh)
             block = matmul.term.module if left.name == "x" else ""
             arrays = elements_by_phase.setdefault(matmul.phase, {})
             arrays[matmul.group, block + left.name] = n

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shardwise.arrays import Num, maximum
+from shardwise.arrays import Num, maximum, minimum
 from shardwise.estimate.elementwise import BACKWARD_ELEMENTWISE, elementwise_widths
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
@@ -295,14 +295,18 @@ def recomputed_parts(form: Form) -> tuple[str, ...]:
 
 
 def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rates) -> Num:
-    """Bytes that element-wise steps of one microbatch's forward pass read and write on a chip."""
+    """Bytes that element-wise steps of one microbatch's forward pass read and write on a chip.
+
+    The chips of `tensor` that share an expert all copy the tokens that are routed to it.
+    """
     tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
     tensor = layout.sizes["tensor"]
     copies = 1 if layout.sequence_parallel else tensor
+    sharers = minimum(layout.expert_tensor or tensor, tensor)
     width: Num = 0.0
     for group in config.groups:
-        replicated, sharded = elementwise_widths(config, group.layer)
-        width = width + group.count * (replicated * copies + sharded) / tensor
+        residual, routed, sharded = elementwise_widths(config, group.layer)
+        width = width + group.count * (residual * copies + routed * sharers + sharded) / tensor
     return tokens * width * rates.job.activation_bytes
 
 
