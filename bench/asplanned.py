@@ -195,12 +195,17 @@ def strategy_words(plan: sw.Plan | sw.ServingPlan) -> str:
     return "; ".join(words)
 
 
-def over_plan(one: Found, mode: str) -> float | None:
-    """Seconds of the compiled program (`roofline` or `cycles`) over the plan's lower bound."""
+def over_plan(one: Found, mode: str, planned: str = "lower") -> float | None:
+    """Seconds of the compiled program over those of the plan.
+
+    Args:
+        mode: how the program is timed: `roofline` or `cycles`.
+        planned: the plan's `lower` bound or its `expected` time.
+    """
     seconds = (one.get("compiled") or {}).get("step_s")
     if not seconds or seconds[mode] is None:
         return None
-    return float(seconds[mode] / one["planned"]["step_s"]["lower"])
+    return float(seconds[mode] / one["planned"]["step_s"][planned])
 
 
 def asynchronous(one: Found) -> float | None:
@@ -225,8 +230,8 @@ def unplanned(one: Found) -> float:
 
 def table(rows: list[Found]) -> str:
     """Markdown: a line a row, then medians and the worst, then what has no numbers."""
-    heads = ("row", "model", "machine", "strategy", "rooflines", "cycles", "peak, GiB", "FLOPs",
-             "HBM bytes", "bytes by role", "unplanned", "async")  # fmt: skip
+    heads = ("row", "model", "machine", "strategy", "rooflines", "cycles", "of expected",
+             "peak, GiB", "FLOPs", "HBM bytes", "bytes by role", "unplanned", "async")  # fmt: skip
     compiled = [one for one in rows if over_plan(one, "roofline") is not None]
     lines = [summary(compiled), "", cells(heads), "|---" * len(heads) + "|"]
     lines += [cells(line(one)) for one in compiled]
@@ -249,6 +254,7 @@ def line(one: Found) -> list[str]:
         one["strategy"],
         times(over_plan(one, "roofline")),
         times(over_plan(one, "cycles")),
+        times(over_plan(one, "cycles", "expected")),
         f"{gib(plan['peak_bytes'])} -> {gib(xla['peak_bytes'])}",
         ratio(xla["flops"], plan["flops"]),
         times((xla["hbm_bytes"] or 0.0) / plan["hbm_bytes"]),
@@ -275,7 +281,8 @@ def summary(rows: Sequence[Found]) -> str:
     for one in rows:
         groups.setdefault(one["name"].split()[0], []).append(one)
     heads = ("rows", "n", "rooflines: median", "worst", "cycles: median", "worst",
-             "peak off: median", "worst", "HBM: median", "worst")  # fmt: skip
+             "of expected: median", "worst", "peak off: median", "worst", "HBM: median",
+             "worst")  # fmt: skip
     lines = [cells(heads), "|---|" + "--:|" * (len(heads) - 1)]
     for name, members in groups.items():
         figures = figures_of(members)
@@ -290,6 +297,7 @@ def figures_of(rows: Iterable[Found]) -> dict[str, tuple[float, float]]:
     columns = {
         "roofline": [over_plan(one, "roofline") for one in rows],
         "cycles": [over_plan(one, "cycles") for one in rows],
+        "expected": [over_plan(one, "cycles", "expected") for one in rows],
         "peak": [peak_off(one) for one in rows],
         "hbm": [hbm_over(one) for one in rows],
     }
@@ -316,7 +324,7 @@ def hbm_over(one: Found) -> float | None:
 def spread_words(figures: dict[str, tuple[float, float]]) -> list[str]:
     """Medians and worst of each figure, in the order of the table."""
     words = []
-    for name in ("roofline", "cycles", "peak", "hbm"):
+    for name in ("roofline", "cycles", "expected", "peak", "hbm"):
         spread = figures.get(name)
         show = "{:.1%}" if name == "peak" else "{:.2f}"
         words += [show.format(value) for value in spread] if spread else ["", ""]

@@ -73,6 +73,19 @@ def test_sparse_cores_gather_and_sum_over_all_axes_of_the_torus(hardware: str) -
 
 @needs_tpu
 @pytest.mark.oracle
+def test_tokens_travel_to_their_experts_while_layers_compute() -> None:
+    model = sw.model(
+        "mixtral-8x7b,n_layers=2,d_model=512,d_ff=512,n_heads=4,n_kv_heads=2,vocab=2048"
+    )
+    verdict = sw.check(planned("v5e:2x2", {"expert": 4}, model))
+    (row,) = [r for r in verdict.collectives if (r.role, r.kind) == ("expert", "all_to_all")]
+    assert row.planned_bytes > 0
+    assert row.compiled_bytes == pytest.approx(row.planned_bytes, rel=0.02)
+    assert row.asynchronous > 0.9
+
+
+@needs_tpu
+@pytest.mark.oracle
 def test_collectives_that_the_compiler_chooses_stand_beside_the_planned() -> None:
     # XLA's partitioner sums gradients of bf16 products in bf16, whatever they are added up in.
     job = sw.Train(batch=8, seq=64, gradients="bf16")

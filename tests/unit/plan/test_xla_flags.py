@@ -41,7 +41,11 @@ def test_a_plan_has_them_with_their_reasons() -> None:
     model = sw.model("llama3-8b,n_layers=2")
     plan = sw.plan(model, sw.hardware("v5e:4x4"), sw.Train(batch=16, seq=2048))
     assert plan.xla_flags == flags_for(parse_system("v5e:4x4")) != ()
-    assert all("flags_guidance" in flag.reason for flag in plan.xla_flags)
+    sources = [flag.reason.rpartition("(")[2] for flag in plan.xla_flags]
+    assert [source.partition(",")[0] for source in sources] == [
+        "AI-Hypercomputer/maxdiffusion",
+        "openxla/xla",
+    ]
 
 
 def accepted(on: str) -> None:

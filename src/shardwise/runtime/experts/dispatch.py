@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 from shardwise.models import Moe
 from shardwise.runtime.experts import routing
 from shardwise.runtime.experts.routing import Slots
-from shardwise.runtime.layout.sharding import Table, gather, scatter
+from shardwise.runtime.layout.sharding import Table, gather, row_major, scatter
 from shardwise.runtime.weights.quantized import sum_dtype
 
 Array = jax.Array
@@ -82,12 +82,12 @@ def expert_layout(table: Table) -> ExpertLayout:
 
 
 class EqualSlots:
-    """Products of copies [E, C, ..]: all experts have equally many slots, some of them empty."""
+    """Products of copies [.., E, C, I]: each expert has equally many slots, some of them empty."""
 
     def product(self, x_ECI: Array, w_EIJ: Array) -> Array:
         """Multiply the copies that each expert received by the expert's matrix."""
         sums = sum_dtype(x_ECI.dtype)
-        return jnp.einsum("eci,eij->ecj", x_ECI, w_EIJ, preferred_element_type=sums)
+        return jnp.einsum("...eci,eij->...ecj", x_ECI, w_EIJ, preferred_element_type=sums)
 
     def expand(self, b_EJ: Array) -> Array:
         """Broadcast one row per expert to all copies that the expert received."""
@@ -109,26 +109,26 @@ class PaddedDispatch(EqualSlots):
     n_experts: int
 
     def send(self, x: Array) -> Array:
-        """Send copies of this chip's tokens, in slot order; return the copies for its experts."""
-        x_ECD = x.reshape(self.n_experts, -1, x.shape[-1])
-        if self.layout.expert_roles:
-            n_chips = lax.axis_size(self.layout.expert_axes)
-            x_SeCD = x_ECD.reshape(n_chips, -1, *x_ECD.shape[1:])
-            x_eSCD = self._exchange(x_SeCD).swapaxes(0, 1)
-            x_ECD = x_eSCD.reshape(x_eSCD.shape[0], -1, x.shape[-1])
-        if self.layout.gathers_over_tensor:
-            x_ECD = gather(x_ECD, self.layout.tensor_axes, 1)
-        return x_ECD
+        """Send copies of this chip's tokens, in slot order; return the copies for its experts.
 
-    def send_back(self, y_ECD: Array) -> Array:
+        Copies are [E, C, D], or [S, E, C, D] if S chips exchange them: they stay apart by the chip
+        that sent them, because a TPU would copy all of them to put E first.
+        """
+        x = x.reshape(self.n_experts, -1, x.shape[-1])
+        if self.layout.expert_roles:
+            x_SeCD = x.reshape(lax.axis_size(self.layout.expert_axes), -1, *x.shape[1:])
+            x = self._exchange(x_SeCD)
+        if self.layout.gathers_over_tensor:
+            x = gather(x, self.layout.tensor_axes, x.ndim - 2)
+        return x
+
+    def send_back(self, y: Array) -> Array:
         """Send outputs of this chip's experts back; return those of its own tokens' copies."""
         if self.layout.gathers_over_tensor:
-            y_ECD = scatter(y_ECD, self.layout.tensor_axes, 1)
+            y = scatter(y, self.layout.tensor_axes, y.ndim - 2)
         if self.layout.expert_roles:
-            n_experts, _, width = y_ECD.shape
-            y_eSCD = y_ECD.reshape(n_experts, self.n_experts // n_experts, -1, width)
-            y_ECD = self._exchange(y_eSCD.swapaxes(0, 1))
-        return y_ECD.reshape(-1, y_ECD.shape[-1])
+            y = self._exchange(row_major(y, self.layout.table.mesh))
+        return y.reshape(-1, y.shape[-1])
 
     def _exchange(self, x: Array) -> Array:
         """Exchange the first dim with the chips that it numbers.

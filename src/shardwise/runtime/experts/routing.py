@@ -128,8 +128,13 @@ def sort_by_expert(experts_NK: Array, n_experts: int) -> tuple[FullSlots, Array]
 
 @jax.custom_vjp
 def tokens_to_slots(x_ND: Array, slots: Slots) -> Array:
-    """Copy to each slot the row of its token; empty slots get zeros."""
-    return _rows(x_ND, slots.token_of_slot, slots)
+    """Copy to each slot the row of its token; empty slots get zeros.
+
+    The zeros are a row of their own. To mask them, a TPU would read and write all copies again.
+    """
+    if not isinstance(slots, FullSlots):
+        x_ND = jnp.concatenate([x_ND, jnp.zeros_like(x_ND[:1])])
+    return x_ND.at[slots.token_of_slot].get(mode="promise_in_bounds")
 
 
 @jax.custom_vjp

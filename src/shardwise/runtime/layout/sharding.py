@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
 from shardwise.ops.sharded import Move
@@ -176,6 +177,13 @@ def _axis_groups(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     if len(used) > 1 and (covers_mesh or fsdp_is_cut):
         return used[:1], used[1:]
     return (names,)
+
+
+def row_major(x: Array, mesh: RoleMesh) -> Array:
+    """The same array; on a TPU with neighbours of its last dim side by side in memory."""
+    if mesh.platform != "tpu":
+        return x
+    return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
 def divisible_spec(

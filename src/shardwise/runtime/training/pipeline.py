@@ -21,14 +21,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from shardwise.models import stack as model_stack
 from shardwise.runtime.blocks.attention_core import sequence_attention
 from shardwise.runtime.blocks.head import head_loss
 from shardwise.runtime.blocks.layers import LayerSettings
 from shardwise.runtime.blocks.model import embed, period_function, with_accumulators
-from shardwise.runtime.layout.sharding import gather, scatter
+from shardwise.runtime.layout.sharding import gather, row_major, scatter
 from shardwise.runtime.layout.stages import StageLayers
 from shardwise.runtime.training.ticks import BACKWARD, FORWARD, Ticks
 from shardwise.runtime.weights.descriptions import Tree
@@ -248,9 +247,7 @@ class _Trace:
         Otherwise the TPU compiler may lay out a buffer for the forward event, and copy all of it to
         another layout in each backward event.
         """
-        if self.settings.table.mesh.platform != "tpu":
-            return x
-        return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
+        return row_major(x, self.settings.table.mesh)
 
     def _backward(
         self, changed: Tree, buffers: Sequence[Array], inputs: Array, row: Row
