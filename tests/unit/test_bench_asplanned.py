@@ -37,7 +37,7 @@ def row(name: str, roofline: float, lower: float, **fields: Any) -> dict[str, An
             "peak_bytes": 100.0,
             "flops": 1e12,
             "hbm_bytes": 1e9,
-            "step_s": {"lower": lower},
+            "step_s": {"lower": lower, "expected": 2 * lower},
         },
         "compiled": {
             "peak_bytes": 90.0,
@@ -77,9 +77,21 @@ def test_times_are_those_of_the_program_over_the_lower_bound(
     assert asplanned.unplanned(rows[0]) == pytest.approx(0.25)
     refused = {"name": "chosen d", "verdict": "refused", "note": "why\nmore"}
     text = asplanned.table([*rows, refused])
-    assert "| all | 3 | 1.50 | 4.00 |  |  | 10.0% | 10.0% | 2.00 | 2.00 |" in text
+    assert "| all | 3 | 1.50 | 4.00 |  |  |  |  | 10.0% | 10.0% | 2.00 | 2.00 |" in text
     assert "| dense | 2 | 1.35 | 1.50 |" in text
     assert text.endswith("- chosen d: refused: why")
+
+
+def test_cycles_are_compared_with_the_expected_time_too(
+    scripts: tuple[ModuleType, ModuleType],
+) -> None:
+    _, asplanned = scripts
+    one = row("dense a", 1.2, 1.0)
+    one["compiled"]["step_s"]["cycles"] = 3.0
+    figures = asplanned.figures_of([one])
+    assert figures["cycles"] == (3.0, 3.0)
+    assert figures["expected"] == (1.5, 1.5)
+    assert "| 1.20 | 3.00 | 1.50 |" in asplanned.table([one])
 
 
 def test_a_row_of_the_same_source_is_not_run_again(
