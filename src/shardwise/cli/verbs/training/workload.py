@@ -57,8 +57,9 @@ def read_job(
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
-    framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
-    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
+    name = framework.lower()
+    inputs.optional(parse_word, name, "framework", (*FRAMEWORKS, *FRAMEWORK_ALIASES))
+    framework = FRAMEWORK_ALIASES.get(name, name)
     settings = inputs.read(parse_choices, kernels, "setting of kernels", (*KERNELS, NO_KERNELS))
     mtp_layers = inputs.optional(units.parse_whole, mtp, "mtp", 0) or 0
     inputs.done()
