@@ -29,7 +29,8 @@ SCREEN_LINES = 25  # reasons fill the lines that are left; -v shows everything
 LABEL_WIDTH = 8  # characters before a text of `labelled`
 SHORT_REASON = 2  # lines of a short reason
 SMALL_PART = 0.03  # of TPOT; shorter parts have no bar
-BARS_WITH_TRAFFIC = 3  # parts of a step, the longest ones, that have a bar under simulated traffic
+# Parts of TPOT, the longest ones, that have a bar under simulated traffic; one more with `prompts`.
+BARS_WITH_TRAFFIC = 3
 BAR_WIDTH = 12  # characters
 PART_LABELS = {"kv": "KV cache"}
 PART_NOTES = {  # what is between steps
@@ -208,10 +209,10 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
     tpot_s = sum(parts.values())
     max_bars = len(parts)
     if plan.estimate.traffic and not verbose:
-        max_bars = BARS_WITH_TRAFFIC
-    longest = sorted(decode.parts, key=lambda name: -parts.get(name, 0.0))[:max_bars]
+        max_bars = BARS_WITH_TRAFFIC + ("prompts" in parts)
+    longest = sorted(parts, key=lambda name: -parts[name])[:max_bars]
     for name, seconds in parts.items():
-        if (name in longest or name in PART_NOTES) and (seconds >= SMALL_PART * tpot_s or verbose):
+        if name in longest and (seconds >= SMALL_PART * tpot_s or verbose):
             label = f"  {PART_LABELS.get(name, name)}"
             time_bar = bar(seconds, tpot_s, BAR_WIDTH)
             yield [label, duration(seconds), time_bar, _part_note(name, seconds / tpot_s)]
