@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shardwise as sw
 from shardwise import units
-from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.cli.inputs import Inputs, parse_word, plain_dtypes
 from shardwise.search.training import framework_limits
 from shardwise.vocabulary import (
     FRAMEWORK_ALIASES,
@@ -46,6 +46,7 @@ def read_job(
         BadInput: with every word that is wrong.
     """
     inputs = Inputs()
+    dtype = plain_dtypes(dtype)
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
     sequences, length = inputs.read(units.parse_batch, batch or "1x1") or (1, 1)
