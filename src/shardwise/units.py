@@ -54,6 +54,8 @@ BYTES_PER_ELEMENT = {
     "fp8": 1.0, "int8": 1.0, "s8": 1.0, "int4": 0.5, "fp4": 0.5, "int32": 4.0,
     "mxfp4": 4.25 / 8,  # 4 bits, and 8 bits of scale for every 32 elements
 }  # fmt: skip
+# Formats of one dtype with scales of their own, which have its rates -> that dtype.
+DTYPE_FORMATS = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 
 def _split(text: str, what: str) -> tuple[float, str]:

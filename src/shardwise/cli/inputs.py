@@ -55,6 +55,12 @@ def parse_word(text: str, what: str, known: Iterable[str]) -> str:
     return text
 
 
+def plain_dtypes(text: str) -> str:
+    """A list of dtypes with the names under which they are planned: `mxfp8,bf16` -> `fp8,bf16`."""
+    words = (word.strip() for word in text.split(","))
+    return ",".join(units.DTYPE_FORMATS.get(word.lower(), word) for word in words)
+
+
 def parse_words(text: str, what: str, known: Iterable[str]) -> tuple[str, ...]:
     """Parse a list of `known` words, `bf16,int8`; `what` names a word in errors.
 

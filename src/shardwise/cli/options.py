@@ -16,6 +16,7 @@ from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.hardware.scale import SCALABLE
 from shardwise.runtime.program import COLLECTIVES
 from shardwise.vocabulary import (
+    FRAMEWORK_ALIASES,
     FRAMEWORKS,
     KERNELS,
     NO_KERNELS,
@@ -190,7 +191,11 @@ ReplicaAxis = Annotated[str, strategy("--replicas, --data N", "size of the data 
 # The hardware
 TargetHardware = Annotated[str, workload("--on HARDWARE", "the chip or machine: v5e, v5e:4x4")]
 TrainingFramework = Annotated[
-    str, rates("--framework NAME", f"the software that runs it: {', '.join(FRAMEWORKS)}")
+    str,
+    rates(
+        "--framework NAME",
+        f"the software that runs it: {', '.join((*FRAMEWORKS, *FRAMEWORK_ALIASES))}",
+    ),
 ]
 KernelSettings = Annotated[
     str,

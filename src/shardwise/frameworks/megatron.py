@@ -15,6 +15,7 @@ from shardwise.frameworks import (
     megatron_graphs,
     megatron_layout,
     megatron_notes,
+    megatron_recompute,
     megatron_stages,
 )
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
@@ -39,8 +40,7 @@ _FIELDS = (
     "moe_token_dispatcher_type", "tp_comm_overlap", "use_distributed_optimizer",
     "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
-    *megatron_graphs.FIELDS, megatron_stages.MTP,
-    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+    *megatron_graphs.FIELDS, megatron_stages.MTP, *megatron_recompute.FIELDS,
 )  # fmt: skip
 _DTYPES = (
     "grad_reduce_in_bf16", "use_precision_aware_optimizer", "main_grads_dtype",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.frameworks import megatron_layout, megatron_stages
+from shardwise.frameworks import megatron_layout, megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -62,6 +62,8 @@ def write(run: TrainingRun) -> Written:
     settings["model"].setdefault("virtual_pipeline_model_parallel_size", None)
     settings["model"].setdefault(megatron_stages.LAYOUT, None)
     settings["model"].setdefault(megatron_stages.MTP, None)  # of recipes that have some
+    for field in megatron_recompute.FIELDS:  # most recipes set them; None recomputes nothing
+        settings["model"].setdefault(field, None)
     return Written(settings=settings, notes=notes)
 
 

@@ -15,6 +15,10 @@ from shardwise.frameworks.exported import TrainingRun
 from shardwise.models import ModelConfig, Moe
 from shardwise.vocabulary import PARTS, REMAT_POLICIES
 
+# Fields that recipes set for their own layouts, and that a file over a recipe has to state.
+FIELDS = (
+    "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+)  # fmt: skip
 _FFN = ("gate", "up", "activation")
 _DEFAULT = ("core_attn",)  # of selective recomputation without modules
 # Module -> parts, of layers with and without experts.

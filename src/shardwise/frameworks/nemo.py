@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwise.frameworks import megatron_layout, megatron_stages
+from shardwise.frameworks import megatron_layout, megatron_recompute, megatron_stages
 from shardwise.frameworks.exported import Framework, Settings, TrainingRun, Written
 from shardwise.frameworks.launch import TrainingLaunch
 from shardwise.frameworks.shell_script import PROGRAM
@@ -57,6 +57,8 @@ def write(run: TrainingRun) -> Written:
     for key in _RECIPE_STAGES:  # which a recipe may have for its own pipeline
         if key not in values:
             settings[f"trainer.strategy.{key}"] = "None"
+    for key in megatron_recompute.FIELDS:
+        settings.setdefault(f"model.config.{key}", "None")
     settings["trainer.strategy.ddp.grad_reduce_in_fp32"] = str(run.job.gradients == "fp32")
     if run.job.compute == "fp8":
         settings["trainer.plugins.fp8"] = "hybrid"

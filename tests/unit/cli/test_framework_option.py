@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.vocabulary import FRAMEWORK_ALIASES, FRAMEWORKS
 from tests.golden.terminal import run
 
 JOB = "llama3-8b h100:8 --train --batch 64x2048"
@@ -58,3 +59,14 @@ def test_a_chip_without_bf16_names_the_dtype_that_works() -> None:
     result = run(*["plan", "gpt2", "t4:8", "--train", "--batch", "64x1024"])
     assert "Choose --dtype fp16." in result.err
     assert run("plan", "gpt2", "t4:8", "--train", "--batch", "64x1024", "--dtype", "fp16").code == 0
+
+
+def test_other_names_of_a_framework_are_known() -> None:
+    plan = json.loads(run(*f"plan {JOB} --framework Megatron-Bridge --json".split()).out)
+    assert plan["workload"]["framework"] == "nemo"
+    refused = run(*f"plan {JOB} --framework megatron-bridg".split())
+    assert refused.code == 2
+    assert '"megatron-bridge"' in refused.err
+    told = run("plan", "--help").out
+    for name in (*FRAMEWORKS, *FRAMEWORK_ALIASES):
+        assert name in told.replace("-\n                      ", "-")

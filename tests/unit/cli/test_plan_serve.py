@@ -87,3 +87,19 @@ def test_refusals(words: tuple[str, ...], code: int, told: str) -> None:
 def test_help_of_both_kinds() -> None:
     assert "--tpot" in run("plan", "--serve", "--help").out
     assert "--tpot" not in run("plan", "--help").out
+
+
+def test_bars_add_up_to_tpot() -> None:
+    words = ("plan", "llama3-70b", "h100:8", "--serve", "--prompt", "3000", "--output", "500")
+    said = run(*words, "--batch", "64")
+    assert said.code == 0, said.err
+    shares = [
+        float(line.split(" %")[0].split()[-1])
+        for line in said.out.splitlines()
+        if line.startswith("  ") and line.rstrip().endswith(("%", "decode steps"))
+    ]
+    # Bars of less than 3 % are left out.
+    assert 94 < sum(shares) <= 100.5
+    assert "of other requests, between decode steps" in said.out
+    said = run("explain", *words[1:], "--batch", "64")
+    assert "Prompts of other requests take" in " ".join(said.out.split())

@@ -119,3 +119,41 @@ def test_explain_of_training_is_told_apart(tmp_path: Path) -> None:
     said = run("explain", str(path), "--serve")
     assert said.code == 2
     assert "plan of training: leave --serve out" in said.err
+
+
+def test_users_are_swept_as_planned() -> None:
+    job = "--serve --prompt 2048 --output 256 --tpot 30ms"
+    said = run(*f"sweep llama3-8b h100:1 {job} --users 16,500 --json".split())
+    assert said.code == 0, said.err
+    kept, refused = json.loads(said.out)["rows"]
+    plan = json.loads(run(*f"plan llama3-8b h100:1 {job} --users 16 --json".split()).out)
+    assert (kept["swept"]["users"], refused["swept"]["users"]) == (16, 500)
+    assert kept["tpot_s"] == plan["estimate"]["traffic"]["tpot_s"]["p50"]
+    assert "holds about" in refused["problem"]
+
+
+def test_users_without_lengths_or_bounds_are_refused() -> None:
+    for words, told in (
+        ("--users 16", "--users needs the length of requests"),
+        ("--users 16", "--users needs a bound"),
+        ("--users 16 --rate 5/s --prompt 64 --output 64 --tpot 30ms", "give one"),
+    ):
+        said = run(*f"sweep llama3-8b h100:1 --serve {words}".split())
+        assert said.code == 2
+        assert told in said.err.replace("\n  ", " ")
+
+
+def test_formats_of_a_dtype_are_read_as_the_dtype() -> None:
+    for words in ("--train --batch 64x2048", "--serve --context 4096"):
+        for name, dtype in (("mxfp8", "fp8"), ("MXFP8", "fp8"), ("nvfp4", "fp4")):
+            plans = [
+                run(*f"plan llama3-8b b200:8 {words} --dtype {d} --json".split())
+                for d in (name, dtype)
+            ]
+            assert plans[0].code == 0, plans[0].err
+            assert plans[0].out == plans[1].out
+    rows = json.loads(
+        run(*["sweep", "llama3-8b", "b200:8", "--serve", "--dtype", "bf16,mxfp8", "--json"]).out
+    )
+    assert [row["dtype"] for row in rows["rows"]] == ["bf16", "fp8"]
+    assert run(*["fit", "llama3-8b", "b200:8", "--serve", "--dtype", "mxfp8"]).code == 0

@@ -281,6 +281,26 @@ def test_chunks_of_a_recipe_do_not_stay_beside_another_pipeline() -> None:
         assert f"  {field}: null\n" in text
 
 
+@pytest.mark.parametrize("remat", ["none", "norms", "full"])
+def test_recomputation_of_a_recipe_does_not_stay_beside_another(remat: str) -> None:
+    job = sw.Train(batch=64, seq=2048, framework="nemo")
+    fixed = {"remat": remat, "tensor": 1, "pipe": 2}
+    plan = sw.plan(sw.model("llama3-8b"), sw.hardware("h100:8"), job, fixed)
+    stated = {
+        "none": {"granularity": None, "method": None, "num_layers": None, "modules": None},
+        "norms": {"granularity": "selective", "method": None, "num_layers": None},
+        "full": {"granularity": "full", "method": "uniform", "num_layers": 1, "modules": None},
+    }[remat]
+    bridge = registry.export(plan, "megatron-bridge").text
+    nemo = registry.export(plan, "nemo").text
+    for field, value in stated.items():
+        assert f"  recompute_{field}: {'null' if value is None else value}\n" in bridge
+        assert f"model.config.recompute_{field}={value}" in nemo
+    for text, name in ((bridge, "a.yaml"), (nemo, "a.sh")):
+        launch = registry.read(text, name).launch.on(sw.model("llama3-8b"), sw.chip("h100"))
+        assert launch.remat == remat
+
+
 def test_megatron_is_told_what_its_defaults_are_not() -> None:
     text = registry.export(plans.training("experts"), "megatron").text
     for flag in ("--attention-dropout 0.0", "--hidden-dropout 0.0", "--moe-grouped-gemm"):

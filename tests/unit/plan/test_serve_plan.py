@@ -83,6 +83,8 @@ def test_parts_and_operations_add_up(model: str, hardware: str, job: sw.Serve, p
     told = plan.estimate
     assert sum(told.decode.parts.values()) == pytest.approx(told.decode.step_s.expected)
     assert sum(told.prefill.parts.values()) == pytest.approx(told.prefill.step_s.expected)
+    assert told.tpot_parts
+    assert sum(told.tpot_parts.values()) == pytest.approx(told.tpot_s)
     memory = plan.memory
     assert memory.weights + memory.kv_cache + memory.other == pytest.approx(memory.total)
     assert memory.total + memory.margin <= memory.capacity
@@ -93,6 +95,51 @@ def test_parts_and_operations_add_up(model: str, hardware: str, job: sw.Serve, p
         if peak:
             assert seconds == pytest.approx(step.expected)
         assert seconds >= step.lower * (1 - 1e-9)
+
+
+def test_parts_of_tpot_between_passes() -> None:
+    fixed = {"tensor": 8}
+    job = replace(CHAT, batch=64)
+    told = sw.plan(LLAMA, sw.hardware("h100:8"), job, fixed, disaggregate=False).estimate
+    assert told.tpot_parts
+    assert told.tpot_parts["prompts"] == pytest.approx(told.tpot_s - told.decode.step_s.expected)
+    assert told.tpot_parts["prompts"] == pytest.approx(told.prefill.busy * told.tpot_s)
+    # Without an output length nothing is known of other requests' prompts.
+    one = sw.plan(LLAMA, sw.hardware("h100:8"), sw.Serve(context=4096, batch=64), fixed).estimate
+    assert one.tpot_parts == pytest.approx(one.decode.parts)
+    drafted = replace(job, drafted=3, draft_cost=0.1)
+    told = sw.plan(LLAMA, sw.hardware("h100:8"), drafted, fixed, disaggregate=False).estimate
+    assert told.tpot_parts
+    assert told.tpot_parts["drafts"] == pytest.approx(
+        0.3 * told.decode.step_s.expected / told.decode.tokens_per_pass
+    )
+    assert sum(told.tpot_parts.values()) == pytest.approx(told.tpot_s)
+
+
+def test_parts_of_simulated_tpot() -> None:
+    job = replace(CHAT, rate=2.0, ttft_s=2.0, tpot_s=0.1)
+    for disaggregate, name in ((False, "prompts"), (True, "waiting")):
+        plan = sw.plan(
+            LLAMA, sw.hardware("h100:8"), job, traffic="poisson", disaggregate=disaggregate
+        )
+        told = plan.estimate
+        assert told.traffic
+        assert told.tpot_parts
+        assert name in told.tpot_parts
+        assert sum(told.tpot_parts.values()) == pytest.approx(told.traffic.tpot_s.mean)
+        assert decode(encode(plan)) == plan
+
+
+def test_a_plan_of_an_earlier_version_has_no_parts_of_tpot() -> None:
+    plan = sw.plan(LLAMA, sw.hardware("h100:8"), CHAT, disaggregate=False)
+    earlier = encode(replace(plan, estimate=replace(plan.estimate, tpot_parts=None)))
+    read = decode(earlier)
+    assert isinstance(read, sw.ServingPlan)
+    assert read.estimate.tpot_parts is None
+    wrong = {**(plan.estimate.tpot_parts or {}), "prompts": 1.0}
+    text = encode(replace(plan, estimate=replace(plan.estimate, tpot_parts=wrong)))
+    with pytest.raises(BadFile, match=r"tpot_s is .*; the sum of its tpot_parts"):
+        decode(text)
 
 
 def test_dollars_are_those_of_the_hour() -> None:

@@ -9,7 +9,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_word, parse_words
+from shardwise.cli.inputs import Inputs, parse_word, parse_words, plain_dtypes
 from shardwise.cli.machines import has_size
 from shardwise.cli.options import argument
 from shardwise.errors import DoesNotFit
@@ -47,6 +47,7 @@ def run(
     config = inputs.read(sw.model, model)
     machine = inputs.read(_chip_and_system, hardware)
     published = config.checkpoint_dtype if config and not train else "bf16"
+    dtype, kv_dtype = map(plain_dtypes, (dtype, kv_dtype))
     dtypes = inputs.read(parse_words, dtype or published, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
     length = inputs.read(units.parse_length, context or options.CONTEXT, "context")

@@ -213,6 +213,10 @@ class ServingEstimate:
         usd_per_hour: price of all chips; None if the chip has no public price.
         memory_bytes_per_chip: memory of a decode engine's chip.
         traffic: metrics of simulated requests; None without a simulation.
+        tpot_parts: part of the mean TPOT -> its seconds per output token; with simulated requests,
+            of their TPOT and at the sequences that they have in a pass. Beside the parts of a
+            decoding pass: `drafts`, `prompts` of other requests, or `waiting` for other engines'
+            prefill. None in plans of versions that did not record it.
     """
 
     bound: Bound
@@ -231,6 +235,7 @@ class ServingEstimate:
     prefill_memory_bytes_per_chip: MemoryBytes | None
     rates: RatesUsed
     traffic: TrafficEstimate | None = None
+    tpot_parts: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,6 +208,7 @@ class UsualSettings(Reason):
         framework, chip: of the runs.
         n_stating: runs that state them.
         n_runs: runs since the month `since`.
+        overlap: what the runs overlap, and the plan, beyond the framework's defaults.
     """
 
     constraint: Literal["kernels"] = "kernels"
@@ -217,6 +218,7 @@ class UsualSettings(Reason):
     n_stating: int
     n_runs: int
     since: str
+    overlap: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from shardwise.errors import DoesNotFit, NoPlan, NoStrategy, TooManyChips
 from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.arrivals import Arrivals
+from shardwise.plan.serving.most_users import users_refusal
 from shardwise.plan.serving.refusals import rank_or_explain
 from shardwise.plan.serving.traffic import CAPACITY_STEP, estimate
 from shardwise.plan.serving.traffic_search import (
@@ -23,14 +24,10 @@ from shardwise.plan.serving.traffic_search import (
     under_traffic,
 )
 from shardwise.search.serving.rank import Ranking, Request, rank
-from shardwise.search.serving.rule import USUAL_TPOT_S, USUAL_TTFT_S, Slack
+from shardwise.search.serving.rule import SIMULATED_SLACK, USUAL_TPOT_S, USUAL_TTFT_S
 from shardwise.workload import Serve
 
 LOOSER = 4.0  # factor of the usual bounds in the second attempt
-# Of means, where requests are simulated before a refusal. In simulation, TPOT at a rate is up to a
-# third below its mean at a full batch, and prompts queue less than the formula for a busy engine
-# says.
-SIMULATED_SLACK = Slack(load=1.4, tpot=1.5, ttft=4.0)
 
 
 def searched(
@@ -48,7 +45,8 @@ def searched(
         NoStrategy, DoesNotFit: as `rank_or_explain`, and if no simulated deployment meets the
             bounds.
     """
-    *relaxable, last = _attempts(request)
+    attempts = list(_attempts(request))
+    *relaxable, last = attempts
     for attempt in relaxable:
         try:
             return _once(*attempt, n_candidates, arrivals, largest=largest)
@@ -63,6 +61,8 @@ def searched(
     except TooManyChips:
         raise
     except NoPlan as refusal:
+        if request.job.users and request.machine_is_given and isinstance(refusal, NoStrategy):
+            raise users_refusal([attempt[:2] for attempt in attempts], arrivals) from None
         raise _explained(last[0], refusal) from None
 
 

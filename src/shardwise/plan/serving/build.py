@@ -18,7 +18,7 @@ from shardwise.plan.schema.common import Operation
 from shardwise.plan.serving import reasons
 from shardwise.plan.serving.arrivals import Arrivals
 from shardwise.plan.serving.attempts import searched
-from shardwise.plan.serving.estimate import estimate, output_usd
+from shardwise.plan.serving.estimate import estimate, output_usd, with_traffic
 from shardwise.plan.serving.operations import operations
 from shardwise.plan.serving.time_parts import mesh_of
 from shardwise.search.given import Choices
@@ -96,7 +96,8 @@ def search(
     for chosen in [best, *(candidate for candidate in runners_up if candidate != best)][:n]:
         reordered = [chosen, *(candidate for candidate in candidates if candidate is not chosen)]
         plans.append(_record_plan(request, replace(ranking, candidates=reordered)))
-    plans[0] = replace(plans[0], estimate=replace(plans[0].estimate, traffic=traffic))
+    if traffic:
+        plans[0] = replace(plans[0], estimate=with_traffic(plans[0].estimate, best, traffic))
     return plans
 
 

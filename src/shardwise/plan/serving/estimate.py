@@ -14,6 +14,7 @@ from shardwise.models import ModelConfig, count
 from shardwise.plan.machine import memory_bytes, rates_used
 from shardwise.plan.schema import serving
 from shardwise.plan.schema.common import RatesUsed
+from shardwise.plan.schema.traffic import TrafficEstimate
 from shardwise.plan.serving.time_parts import (
     bound,
     critical_batch,
@@ -22,6 +23,7 @@ from shardwise.plan.serving.time_parts import (
     kv_batch,
     parts,
     prefill_range,
+    tpot_parts,
 )
 from shardwise.search.serving.candidate import Candidate, Server
 
@@ -61,7 +63,23 @@ def estimate(config: ModelConfig, chosen: Candidate) -> serving.ServingEstimate:
         memory_bytes_per_chip=memory_bytes(server.memory(chosen.batch)),
         prefill_memory_bytes_per_chip=prefill_memory,
         rates=_rates(server.rates),
+        tpot_parts=tpot_parts(
+            server, decode.in_flight, chosen.tpot_s, prefills=not chosen.prefill_server
+        ),
     )
+
+
+def with_traffic(
+    estimate: serving.ServingEstimate, chosen: Candidate, traffic: TrafficEstimate
+) -> serving.ServingEstimate:
+    """The estimate with metrics of simulated requests, of which the parts of TPOT are then, too."""
+    simulated = tpot_parts(
+        chosen.server,
+        traffic.decoding,
+        traffic.tpot_s.mean,
+        prefills=not chosen.prefill_server,
+    )
+    return replace(estimate, traffic=traffic, tpot_parts=simulated)
 
 
 def _rates(rates: ServeRates) -> RatesUsed:

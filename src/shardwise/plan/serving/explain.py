@@ -46,6 +46,7 @@ class AtBatch:
         sides: what can bound the pass -> its expected seconds: weights (or flops), kv, network,
             software.
         bound: the largest of `sides`.
+        prompts_s: seconds of TPOT in which prompts of other requests are processed.
         usd_per_million_output_tokens: None if the chip has no public price.
     """
 
@@ -55,6 +56,7 @@ class AtBatch:
     sides: dict[str, float]
     bound: str
     tpot_s: float
+    prompts_s: float
     tokens_per_s_per_chip: float
     usd_per_million_output_tokens: float | None
 
@@ -185,6 +187,7 @@ def at_batch(chosen: Candidate, batch: int) -> AtBatch:
         sides=sides,
         bound=largest(sides),
         tpot_s=resized.tpot_s,
+        prompts_s=resized.tpot_s * float(resized.steady.busy),
         tokens_per_s_per_chip=resized.tokens_per_s / resized.chips,
         usd_per_million_output_tokens=output_usd(resized),
     )

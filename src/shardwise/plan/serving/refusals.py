@@ -46,7 +46,7 @@ def rank_or_explain(request: Request, n_candidates: int, *, each_prefill: bool =
     except TooManyChips:
         raise
     except NoStrategy as error:
-        raise NoStrategy(*error.problems, *_what_meets_bounds(request)) from None
+        raise NoStrategy(*error.problems, *what_meets_bounds(request)) from None
 
 
 def _no_legal_engine(request: Request) -> NoStrategy:
@@ -174,8 +174,12 @@ def _fitting_machines(request: Request, job: Serve, fixed: Fixed) -> dict[str, s
     return fitting
 
 
-def _what_meets_bounds(request: Request) -> Iterator[str]:
-    """A sentence with other machines and dtypes that would meet the bounds."""
+def what_meets_bounds(request: Request, does_what: str = "meets it") -> Iterator[str]:
+    """A sentence with other machines and dtypes that would meet the bounds.
+
+    Args:
+        does_what: what they do, as the sentence says it.
+    """
     job = request.job
     chip = request.chip
     options = []
@@ -197,7 +201,7 @@ def _what_meets_bounds(request: Request) -> Iterator[str]:
         if at_peak:
             yield f"At the chip's bare peaks, which no engine reaches, {at_peak[0]} would (--peak)."
     if options:
-        yield f"What meets it on average: {', or '.join(options)}."
+        yield f"What {does_what} on average: {', or '.join(options)}."
     elif request.fixed.names:
         yield f"Leave {' and '.join(request.fixed.names)} free, or loosen the bounds."
     else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import cast
 
 from shardwise.arrays import Num
+from shardwise.estimate.serving.load import decode_load
 from shardwise.estimate.serving.pass_time import PassTime
 from shardwise.estimate.serving.steady_state import in_flight
 from shardwise.formulas import roofline
+from shardwise.formulas.inference import speculative_tokens
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.plan.losses import nonzero
@@ -27,6 +29,7 @@ ON_CHIP = {
     "draws": "drawing",
     "host": "host",
 }
+ROUNDING = 1e-9  # of TPOT; what sums of its parts are off by
 MAX_BATCH = 2**20  # largest number of sequences that `kv_batch` tries
 
 
@@ -39,6 +42,33 @@ def parts(time: PassTime) -> dict[str, float]:
     if float(time.comm_s):
         exposed = time.exposed_comm_s / time.comm_s
         seconds |= {role: role_s * exposed for role, role_s in time.traffic.items()}
+    return nonzero(seconds)
+
+
+def tpot_parts(
+    server: Server, in_pass: float, tpot_s: float, *, prefills: bool
+) -> dict[str, float]:
+    """Part of TPOT -> its seconds per output token: those of a decoding pass, and what is between.
+
+    Between passes, a draft model runs (`drafts`). What is left of TPOT is the time in which engines
+    that prefill process prompts of other requests (`prompts`); where others prefill, it is the time
+    in which a request waits for its KV cache and for a place (`waiting`).
+
+    Args:
+        in_pass: mean number of sequences of a pass.
+        tpot_s: mean seconds per output token.
+        prefills: whether these engines prefill, too.
+    """
+    job = server.job
+    load = decode_load(in_pass, job.mean_context, 1 + job.drafted)
+    n_tokens = float(speculative_tokens(job.acceptance, job.drafted))
+    seconds = {
+        part: part_s / n_tokens for part, part_s in parts(server.engine.pass_time(load)).items()
+    }
+    seconds["drafts"] = sum(seconds.values()) * job.drafted * job.draft_cost
+    rest_s = tpot_s - sum(seconds.values())
+    if rest_s > ROUNDING * tpot_s:
+        seconds["prompts" if prefills else "waiting"] = rest_s
     return nonzero(seconds)
 
 

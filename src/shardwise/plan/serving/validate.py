@@ -115,6 +115,9 @@ def _estimate_facts(plan: ServingPlan, job: Serve) -> Iterator[Fact]:
         parts_s = sum(each.parts.values())
         step_s = each.step_s.expected
         yield Fact(f"$.estimate.{path}.step_s.expected", step_s, "the sum of its parts", parts_s)
+    if estimate.tpot_parts and not estimate.traffic:
+        parts_s = sum(estimate.tpot_parts.values())
+        yield Fact("$.estimate.tpot_s", estimate.tpot_s, "the sum of its tpot_parts", parts_s)
     yield Fact("$.estimate.bound", estimate.bound, "that of decode", estimate.decode.bound)
     rate = estimate.tokens_per_s / plan.strategy.n_chips
     stated = estimate.tokens_per_s_per_chip

@@ -252,15 +252,15 @@ def _record_plan(
         why=(
             *reasons.reasons(model, system, job, chosen, candidates, searched),
             *_token_prediction(model, system, job, rates, chosen),
-            *_usual_kernels(usual),
+            *_usual_kernels(usual, job),
         ),
         alternatives=reasons.alternatives(chosen, candidates),
         xla_flags=flags_for(system),
     )
 
 
-def _usual_kernels(usual: UsualKernels | None) -> Iterator[UsualSettings]:
-    """The settings of kernels that the plan has because published runs have them."""
+def _usual_kernels(usual: UsualKernels | None, job: Train) -> Iterator[UsualSettings]:
+    """The settings of kernels that the plan of a job has because published runs have them."""
     if usual:
         yield UsualSettings(
             margin=usual.n_stating / usual.n_runs,
@@ -270,6 +270,7 @@ def _usual_kernels(usual: UsualKernels | None) -> Iterator[UsualSettings]:
             n_stating=usual.n_stating,
             n_runs=usual.n_runs,
             since=usual.since,
+            overlap=usual.overlap if job.overlap == usual.overlap else (),
         )
 
 

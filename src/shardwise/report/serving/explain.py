@@ -47,7 +47,7 @@ def blocks(explanation: ServingExplanation, *, verbose: bool = False) -> Iterato
 
 
 def headline(explanation: ServingExplanation) -> str:
-    """The bound of a decode step and its margin, the parts of the step, and the deployment."""
+    """The bound of a decode step, its parts, what prompts take of TPOT, and the deployment."""
     current = next(row for row in explanation.batches if row.here)
     total_s = sum(current.sides.values())
     parts = []
@@ -59,9 +59,15 @@ def headline(explanation: ServingExplanation) -> str:
         engines = f"{explanation.mesh['data']:,} engines of {engines}"
     if explanation.disaggregated:
         engines += " with separate prefill engines"
+    prompts = ""
+    if current.prompts_s > SMALL_SIDE * current.tpot_s:
+        prompts = (
+            f" Prompts of other requests take {duration(current.prompts_s)} of the TPOT of "
+            f"{duration(current.tpot_s)}."
+        )
     return (
         f"Bound by {SIDES[explanation.bound]}, ×{explanation.margin:.2f} over the next: a decode "
-        f"step of {duration(current.step_s.expected)} is {', '.join(parts)}. {engines} "
+        f"step of {duration(current.step_s.expected)} is {', '.join(parts)}.{prompts} {engines} "
         f"on {explanation.hardware}, {dtypes_text(explanation.precision)}, {explanation.batch:,} × "
         f"{explanation.context:,.0f} tokens."
     )

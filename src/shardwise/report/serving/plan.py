@@ -28,10 +28,16 @@ SCREEN_WIDTH = 80  # characters
 SCREEN_LINES = 25  # reasons fill the lines that are left; -v shows everything
 LABEL_WIDTH = 8  # characters before a text of `labelled`
 SHORT_REASON = 2  # lines of a short reason
-SMALL_PART = 0.03  # of a decode step; shorter parts have no bar
-BARS_WITH_TRAFFIC = 3  # parts of a step, the longest ones, that have a bar under simulated traffic
+SMALL_PART = 0.03  # of TPOT; shorter parts have no bar
+# Parts of TPOT, the longest ones, that have a bar under simulated traffic; one more with `prompts`.
+BARS_WITH_TRAFFIC = 3
 BAR_WIDTH = 12  # characters
 PART_LABELS = {"kv": "KV cache"}
+PART_NOTES = {  # what is between steps
+    "prompts": "of other requests, between decode steps",
+    "drafts": "passes of the draft model",
+    "waiting": "for KV caches from prefill engines, and for a place",
+}
 # Constraints of the reasons that may fill the screen, the most important first. The other reasons
 # say what the bars show.
 PRIORITY = ("disaggregation", "speculation", "batch", "chips", "gathered", "tensor")
@@ -148,13 +154,10 @@ def _means(plan: ServingPlan) -> Iterator[tuple[str, str]]:
     extremes = " (all communication hidden / none)"
     if plan.strategy.servers.n_chips == 1:
         extremes = " (roofline / expected rates)"
-    waits = ""
-    if plan.estimate.tpot_s > decode.step_s.upper:
-        waits = "; TPOT has the prefills of others that run between steps too"
     yield (
         "decode",
         f"{bounds}{extremes} for {counted(decode.batch, 'sequence')} × "
-        f"{decode.context:,.0f} tokens{waits}; {_source(plan)}",
+        f"{decode.context:,.0f} tokens; {_source(plan)}",
     )
     bounds = seconds_span(prefill.step_s.lower, prefill.step_s.upper)
     at_mfu = prefill.at_mfu
@@ -200,18 +203,19 @@ def _source(plan: ServingPlan) -> str:
 
 
 def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
-    """Rows of name, quantity, bar and note: the parts of a decode step, then memory."""
+    """Rows of name, quantity, bar and note: the parts of the mean TPOT, then memory."""
     decode = plan.estimate.decode
-    step_s = decode.step_s.expected
-    max_bars = len(decode.parts)
+    parts = plan.estimate.tpot_parts or decode.parts
+    tpot_s = sum(parts.values())
+    max_bars = len(parts)
     if plan.estimate.traffic and not verbose:
-        max_bars = BARS_WITH_TRAFFIC
-    longest = sorted(decode.parts, key=lambda name: -decode.parts[name])[:max_bars]
-    for name, seconds in decode.parts.items():
-        if name in longest and (seconds >= SMALL_PART * step_s or verbose):
+        max_bars = BARS_WITH_TRAFFIC + ("prompts" in parts)
+    longest = sorted(parts, key=lambda name: -parts[name])[:max_bars]
+    for name, seconds in parts.items():
+        if name in longest and (seconds >= SMALL_PART * tpot_s or verbose):
             label = f"  {PART_LABELS.get(name, name)}"
-            time_bar = bar(seconds, step_s, BAR_WIDTH)
-            yield [label, duration(seconds), time_bar, percent(seconds / step_s)]
+            time_bar = bar(seconds, tpot_s, BAR_WIDTH)
+            yield [label, duration(seconds), time_bar, _part_note(name, seconds / tpot_s)]
     memory = plan.memory
     note = (
         f"of {units.show_gib(memory.capacity)}, KV {units.show_gib(memory.kv_cache)}; "
@@ -219,6 +223,12 @@ def _bars(plan: ServingPlan, verbose: bool) -> Iterator[list[str]]:
     )
     memory_bar = bar(memory.total, memory.capacity, BAR_WIDTH)
     yield ["  memory", units.show_gib(memory.total), memory_bar, note]
+
+
+def _part_note(name: str, share: float) -> str:
+    """The share of a part of TPOT, and what it is where its name does not say so."""
+    text = percent(share)
+    return f"{text}, {PART_NOTES[name]}" if name in PART_NOTES else text
 
 
 def _reasons_that_fit(plan: ServingPlan, n_lines: int) -> list[str]:

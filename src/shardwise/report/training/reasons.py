@@ -91,10 +91,11 @@ def run_lines(why: Iterable[Reason]) -> Iterator[tuple[str, str]]:
 
 def _usual_settings(reason: UsualSettings) -> str:
     """Settings and the runs that have them: `cuda_graphs, as in 12 of 12 published runs ...`."""
+    overlap = f", overlap {', '.join(reason.overlap)}" if reason.overlap else ""
     return (
-        f"{', '.join(reason.kernels)}, as in {reason.n_stating} of {reason.n_runs} published runs "
-        f"of such models under {reason.framework} on {reason.chip} since {reason.since}; --kernels "
-        "none plans without"
+        f"{', '.join(reason.kernels)}{overlap}, as in {reason.n_stating} of {reason.n_runs} "
+        f"published runs of such models under {reason.framework} on {reason.chip} since "
+        f"{reason.since}; --kernels none plans without"
     )
 
 

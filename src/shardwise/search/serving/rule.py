@@ -65,3 +65,7 @@ class Slack:
 
 
 NO_SLACK = Slack()
+# Of means, where requests are simulated before a refusal. In simulation, TPOT at a rate is up to a
+# third below its mean at a full batch, and prompts queue less than the formula for a busy engine
+# says.
+SIMULATED_SLACK = Slack(load=1.4, tpot=1.5, ttft=4.0)

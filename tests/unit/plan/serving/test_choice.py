@@ -120,3 +120,17 @@ def test_chips_with_other_rules_are_named() -> None:
 def test_a_context_beyond_the_models_is_a_warning() -> None:
     choice = choose(MODEL, CHIPS, lambda chip: [sw.Serve(context=16384)])
     assert "warning Sequences of 16,384 tokens exceed" in plain_text(serving_blocks(choice))
+
+
+def test_the_screen_marks_unconfirmed_prices_and_says_why_chips_lack() -> None:
+    choice = choose(MODEL, [*CHIPS, sw.chip("mi300x"), sw.chip("l4")], lambda chip: jobs())
+    choice = replace(choice, unable={"v5e": "no deployment meets --tpot 1.00 ms."})
+    screen = plain_text(serving_blocks(choice))
+    for row in choice.machines:
+        mark = "" if choice.prices[row.chip].confirmed else "~"
+        assert f"{mark}${row.usd_per_hour:,.2f}" in screen
+    assert not choice.prices[choice.machines[0].chip].confirmed
+    assert "At confirmed prices: " in screen
+    assert "no plan on v5e (-v says why)" in screen
+    verbose = plain_text(serving_blocks(choice, verbose=True))
+    assert "no plan v5e: no deployment meets --tpot 1.00 ms." in verbose

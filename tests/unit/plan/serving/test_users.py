@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,6 +221,40 @@ def test_refusals() -> None:
         sw.plan(LLAMA, NODE, chat(), traffic="poisson")
     with pytest.raises(TooManyChips, match=r"Plan a part of the users: --users \d"):
         sw.plan(sw.model("llama3-405b"), sw.chip("h100"), chat(10**8, tpot_s=0.05))
+
+
+def refused(job: sw.Serve, **more: object) -> tuple[str, ...]:
+    with pytest.raises(NoStrategy) as refusal:
+        sw.plan(LLAMA, CHIP, job, **more)  # type: ignore[call-overload]
+    return refusal.value.problems
+
+
+@pytest.mark.parametrize("traffic", ["closed", "off"])
+def test_too_many_users_for_a_machine(traffic: str) -> None:
+    problems = refused(chat(2000), traffic=None if traffic == "off" else traffic)
+    found = re.fullmatch(r"h100:1 holds about (\d+) users, not 2,000, with .*", problems[0])
+    assert found
+    assert ("p99" in problems[0]) == (traffic == "closed")
+    held = int(found[1])
+    arrivals = None if traffic == "off" else traffic
+    plan = sw.plan(LLAMA, CHIP, chat(held), traffic=arrivals)
+    assert plan.workload.users == held
+    with pytest.raises(NoStrategy, match="holds about"):
+        sw.plan(LLAMA, CHIP, chat(int(1.1 * held)), traffic=arrivals)
+    assert sum("a token" in text for text in problems) == 1
+    assert problems[1].startswith("What holds 2,000 users on average: ")
+
+
+def test_a_bound_that_no_user_meets() -> None:
+    problems = refused(chat(2000, tpot_s=0.001), traffic="closed")
+    assert problems[0].startswith("no deployment meets --tpot 1.00 ms: the fastest takes")
+    assert problems[0].endswith("batch 1), with one user.")
+    assert sum("the fastest" in text for text in problems) == 1
+
+
+def test_the_usual_bound_is_named() -> None:
+    problems = refused(chat(2000, ttft_s=None), traffic="closed")
+    assert "TTFT ≤ 2.00 s and TPOT ≤ 30.0 ms, of which the job gives no TTFT" in problems[0]
 
 
 def test_a_bound_that_nothing_meets_is_told_once() -> None:

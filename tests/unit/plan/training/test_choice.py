@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from rich.console import Console
 
 import shardwise as sw
 from shardwise.errors import BadInput, NoPlan
 from shardwise.plan.machine_front import catalog_chips, pareto_front
 from shardwise.plan.training.choice import TrainingChoice, choose, chosen_system
+from shardwise.report.machine_choice import training_blocks
 from shardwise.search.machines import doubling_machines
 from shardwise.search.training import rank
+from tests.unit.plan.serving.test_choice import plain_text
 
 DAY = 86400.0
 MODEL = sw.model("llama3-8b")
@@ -85,6 +89,65 @@ def test_a_cheaper_chip_is_never_chosen_less(unbounded: TrainingChoice) -> None:
     free = choose(MODEL, [sw.chip("h100,price=0.01USD/h"), *CHIPS[1:]], JOB)
     assert free.cheapest.chip == "h100"
     assert chosen_system(free, [sw.chip("h100,price=0.01USD/h")]).chip.usd_per_chip_hour == 0.01
+
+
+def test_chips_that_lose_have_their_cheapest_machine() -> None:
+    chips = [sw.chip("h100,price=100USD/h"), sw.chip("l4,price=1USD/h"), sw.chip("v5p")]
+    choice = choose(MODEL, chips, dataclasses.replace(JOB, compute="bf16"))
+    assert {row.chip for row in choice.front} == {"v5p"}
+    (h100,) = (row for row in choice.others if row.chip == "h100")
+    assert any(row.usd <= h100.usd and row.run_s <= h100.run_s for row in choice.front)
+    for n_chips in (8, 16, 32, 64):
+        usd = sw.plan(MODEL, sw.hardware(f"h100:{n_chips},price=100USD/h"), JOB).estimate.usd
+        assert usd is None or h100.usd <= usd * (1 + 1e-9)
+    assert set(choice.prices) >= {"h100", "v5p"}
+    names = [row.hardware for row in (*choice.front, *choice.others, *choice.beaten)]
+    assert len(names) == len(set(names))
+    assert len(choice.beaten) > 10
+    for beaten in choice.beaten:
+        late = any(
+            row.usd <= beaten.least_usd * (1 + 1e-6)
+            and row.run_s <= beaten.least_run_s * (1 + 1e-6)
+            for row in (*choice.front, *choice.others)
+        )
+        assert late, beaten
+
+
+def test_chips_that_cannot_run_say_why() -> None:
+    job = dataclasses.replace(JOB, framework="megatron")
+    choice = choose(MODEL, [sw.chip("h100"), sw.chip("v5p")], job)
+    assert choice.unable == {"v5p": "dtype"}
+    one = choose(MODEL, [sw.chip("h100"), sw.chip("mi300x")], JOB, within_s=30 * DAY)
+    assert one.unable == {"mi300x": "fit"}
+
+
+def test_the_screen_marks_waste_and_unconfirmed_prices() -> None:
+    choice = choose(MODEL, [sw.chip("gb200"), sw.chip("h100")], JOB)
+    assert not choice.prices["gb200"].confirmed
+    wasteful = [row for row in choice.front if choice.is_wasteful(row)]
+    best = max(row.mfu for row in choice.front)
+    assert wasteful
+    assert all(row.mfu < best / 2 for row in wasteful)
+    assert choice.fastest_busy.mfu >= best / 2
+    screen = plain_text(training_blocks(choice))
+    assert f"Cheapest: {choice.cheapest.hardware}, " in screen
+    assert f"At confirmed prices: {choice.cheapest_confirmed.hardware}, " in screen  # type: ignore[union-attr]
+    assert "but at an MFU of" in screen
+    assert f"of at least half the best MFU: {choice.fastest_busy.hardware}" in screen
+    assert screen.count(" ↓ ") >= len(wasteful)
+    assert "gb200 ~$4.54" in screen
+    assert "lost h100:" in screen
+    everything = plain_text(training_blocks(choice, verbose=True))
+    assert all(row.hardware in everything for row in choice.beaten)
+
+
+def test_the_screen_of_all_chips_fits(unbounded: TrainingChoice) -> None:
+    console = Console(width=80, file=io.StringIO())
+    for block in training_blocks(unbounded):
+        console.print(block)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= 28  # 12 rows
+    assert max(map(len, lines)) <= 80
 
 
 def test_bounds_that_no_machine_keeps_name_the_nearest() -> None:

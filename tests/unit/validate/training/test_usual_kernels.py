@@ -33,6 +33,8 @@ def runs_since(month: str, chip: str) -> Iterator[Run]:
 def states(run: Run, usual: UsualKernels) -> bool:
     """Whether a run has all the settings."""
     share = 1.0 if "cuda_graphs" in usual.kernels else 0.5
+    if not set(usual.overlap) <= set(run.layout.overlap):
+        return False
     return run.captured >= share and run.narrow_attention >= ("fp8_attention" in usual.kernels)
 
 
@@ -48,6 +50,20 @@ def test_the_table_counts_published_runs(usual: UsualKernels) -> None:
     stating = [run for run in runs if states(run, usual)]
     assert (len(stating), len(runs)) == (usual.n_stating, usual.n_runs)
     assert usual.n_stating >= NEARLY_ALL * usual.n_runs
+
+
+def test_only_runs_with_mamba_blocks_leave_tokens_exposed() -> None:
+    for chip in ("gb200", "gb300"):
+        for run in runs_since("2026-06", chip):
+            if run.config.is_moe and "Kimi" not in run.config.name and "kimi" not in run.id:
+                assert ("expert_all_to_all" in run.layout.overlap) != bool(run.config.mambas)
+
+
+def test_the_overlap_that_is_asked_for_stays() -> None:
+    model, chip = sw.model("qwen3-30b-a3b"), sw.hardware("gb300:8").chip
+    job = sw.Train(batch=512, seq=4096, compute="fp8", framework="nemo", overlap=("tp_comm",))
+    assert with_usual_kernels(model, chip, job).overlap == ("tp_comm",)
+    assert with_usual_kernels(model, chip, job).kernels == ("cuda_graphs", "fp8_attention")
 
 
 def test_no_dense_run_and_no_other_chip_has_enough() -> None:
@@ -74,8 +90,18 @@ def test_a_plan_has_them_unless_it_names_others() -> None:
         job = sw.Train(batch=512, seq=4096, compute="fp8", framework="nemo", kernels=kernels)
         plans[kernels] = sw.plan(model, system, job, layout)
     usual = plans[()]
+    for kernels, plan in plans.items():
+        assert ("expert_all_to_all" in plan.job.overlap) == (not kernels)
     assert usual.job.kernels == ("cuda_graphs", "fp8_attention")
-    assert usual.step == plans["cuda_graphs", "fp8_attention"].step
+    named = sw.Train(
+        batch=512,
+        seq=4096,
+        compute="fp8",
+        framework="nemo",
+        kernels=("cuda_graphs", "fp8_attention"),
+        overlap=("expert_all_to_all",),
+    )
+    assert usual.step == sw.plan(model, system, named, layout).step
     assert usual.step.expected < plans["attn_graphs",].step.expected
     assert plans["attn_graphs",].step.expected < plans[NO_KERNELS,].step.expected
     assert plans[NO_KERNELS,].job.kernels == ()

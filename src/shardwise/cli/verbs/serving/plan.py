@@ -128,7 +128,7 @@ def run(
             save(choice.chosen, file)
         return Answer(
             document=lambda: choice,
-            blocks=choice_report.serving_blocks(choice, saved=file),
+            blocks=choice_report.serving_blocks(choice, verbose=verbose, saved=file),
             as_json=json,
         )
     with progress(f"searching engines of {hardware}", quiet=json):

@@ -9,12 +9,13 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.cli.inputs import Inputs, parse_word, plain_dtypes
 from shardwise.cli.machines import parse_machine, parse_machines
 from shardwise.cli.options import strategy
 from shardwise.cli.progress import counting
 from shardwise.cli.sweeping import read_lengths, read_numbers, read_words, sweep_answer
 from shardwise.cli.verbs.serving.workload import (
+    USERS_NEED_A_BOUND,
     check_lengths,
     parse_rate,
     parse_share,
@@ -40,6 +41,7 @@ def run(
     kv_dtype: options.KvDtype = "",
     compute: options.ComputeDtype = "",
     rate: options.RequestRate = "",
+    users: options.UserCount = "",
     ttft: options.TtftBound = "",
     tpot: options.TpotBound = "",
     cached: options.CachedShare = "",
@@ -64,12 +66,15 @@ def run(
     json: options.Json = False,
 ) -> Answer:
     """The best deployment for every combination of options. Any number can be a list or a range,
-    as --batch 1,8 or --batch 1-64*2; any word a list, or all: --kv all. Under a --rate,
-    requests are simulated as by plan; the times are their medians."""
+    as --batch 1,8 or --batch 1-64*2; any word a list, or all: --kv all. Under a --rate
+    or --users, requests are simulated as by plan; the times are their medians."""
     inputs = Inputs()
     check_lengths(inputs, prompt, output, context)
-    if rate and not output:
-        inputs.refuse("--rate needs the length of requests: --prompt N --output N.")
+    for name, text in {"--rate": rate, "--users": users}.items():
+        if text and not output:
+            inputs.refuse(f"{name} needs the length of requests: --prompt N --output N.")
+    if users and not (ttft or tpot):
+        inputs.refuse(USERS_NEED_A_BOUND)
     require_draft(inputs, draft, acceptance=acceptance)
     config = inputs.read(sw.model, model)
     machines = inputs.read(parse_machines, hardware, parse_machine)
@@ -78,9 +83,9 @@ def run(
     dtypes = tuple(units.BYTES_PER_ELEMENT)
     word_options = read_words(
         inputs,
-        dtype=(weights_of(config, dtype), dtypes),
-        kv_dtype=(kv_dtype, dtypes),
-        compute=(compute, dtypes),
+        dtype=(plain_dtypes(weights_of(config, dtype)), dtypes),
+        kv_dtype=(plain_dtypes(kv_dtype), dtypes),
+        compute=(plain_dtypes(compute), dtypes),
         engine=(engine, tuple(ENGINES)),
         weights=(weights, WORD_OPTIONS["weights"]),
         kv=(kv, WORD_OPTIONS["kv"]),
@@ -95,6 +100,7 @@ def run(
         pipe=pipe,
         fsdp=fsdp,
         data=data,
+        users=users,
     )
     quantities = {
         "rate": _quantities(inputs, rate, parse_rate),

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from shardwise.cli.inputs import Inputs
-from shardwise.cli.verbs.serving.workload import RequestOptions, parse_lengths
+from shardwise.cli.verbs.serving.workload import USERS_NEED_A_BOUND, RequestOptions, parse_lengths
 from shardwise.errors import BadInput
 from shardwise.plan.serving.arrivals import (
     CLOSED_LOOP,
@@ -89,10 +89,7 @@ def _check_users(inputs: Inputs, traffic: str, capacity: bool, requests: Request
     if traffic not in ("", OFF):
         inputs.refuse(f"--traffic {traffic} has times of arrival, and --users make their own.")
     if not (requests.ttft or requests.tpot):
-        inputs.refuse(
-            "--users needs a bound, without which few chips let users wait as long as they like: "
-            "--tpot 30ms, with --ttft 500ms or without."
-        )
+        inputs.refuse(USERS_NEED_A_BOUND)
 
 
 def _check_open_loop(

@@ -8,11 +8,23 @@ from functools import partial
 import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
-from shardwise.cli.inputs import Inputs, parse_settings, parse_word, parse_words, roles
+from shardwise.cli.inputs import (
+    Inputs,
+    parse_settings,
+    parse_word,
+    parse_words,
+    plain_dtypes,
+    roles,
+)
 from shardwise.cli.ranges import split_rate
 from shardwise.errors import BadInput
 from shardwise.estimate.serving.overhead import ENGINES
 from shardwise.plan.serving.time_parts import usual_cache, usual_compute
+
+USERS_NEED_A_BOUND = (
+    "--users needs a bound, without which few chips let users wait as long as they like: "
+    "--tpot 30ms, with --ttft 500ms or without."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +75,7 @@ def read_jobs(
         BadInput: with every option that is wrong.
     """
     inputs = Inputs()
+    weights, kv_dtype, compute = map(plain_dtypes, (weights, kv_dtype, compute))
     dtypes = inputs.read(parse_words, weights, "dtype", units.BYTES_PER_ELEMENT) or ()
     inputs.optional(parse_word, kv_dtype, "dtype", units.BYTES_PER_ELEMENT)
     inputs.optional(parse_word, compute, "dtype", units.BYTES_PER_ELEMENT)

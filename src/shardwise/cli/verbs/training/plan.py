@@ -147,7 +147,7 @@ def run(
             save(sw.plan(config, chosen_system(choice, chips), job, peak=peak), file)
         return Answer(
             document=lambda: choice,
-            blocks=choice_report.training_blocks(choice, saved=file),
+            blocks=choice_report.training_blocks(choice, verbose=verbose, saved=file),
             as_json=json,
         )
     search_options: dict[str, Any] = {"most": limits, "any_layout": any_layout, "peak": peak}

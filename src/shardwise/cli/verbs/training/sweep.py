@@ -8,7 +8,7 @@ import shardwise as sw
 from shardwise import units
 from shardwise.cli import options
 from shardwise.cli.answer import Answer
-from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.cli.inputs import Inputs, parse_word, plain_dtypes
 from shardwise.cli.machines import parse_systems
 from shardwise.cli.options import strategy
 from shardwise.cli.progress import counting
@@ -93,7 +93,7 @@ def run(
         context_kind=(context_kind, CHOICES["context_kind"]),
         remat=(remat, REMAT_WORDS),
         optimizer=(optimizer, tuple(OPTIMIZER_MOMENTS)),
-        dtype=(dtype, dtypes),
+        dtype=(plain_dtypes(dtype), dtypes),
         precision=(precision, tuple(PRECISIONS)),
         reduce=(reduce, dtypes),
         framework=(framework.lower(), FRAMEWORKS),

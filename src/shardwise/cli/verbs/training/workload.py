@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shardwise as sw
 from shardwise import units
-from shardwise.cli.inputs import Inputs, parse_word
+from shardwise.cli.inputs import Inputs, parse_word, plain_dtypes
 from shardwise.search.training import framework_limits
 from shardwise.vocabulary import (
     FRAMEWORK_ALIASES,
@@ -46,6 +46,7 @@ def read_job(
         BadInput: with every word that is wrong.
     """
     inputs = Inputs()
+    dtype = plain_dtypes(dtype)
     if not batch:
         inputs.refuse("no batch is given. Add --batch SEQUENCESxLENGTH, as --batch 1024x4096.")
     sequences, length = inputs.read(units.parse_batch, batch or "1x1") or (1, 1)
@@ -57,8 +58,9 @@ def read_job(
     inputs.optional(units.bytes_per_element, reduce)
     overlaps = inputs.read(parse_choices, overlap, "overlap", OPTIONAL_OVERLAPS)
     offloads = inputs.read(parse_choices, offload, "offload", OPTIONAL_OFFLOADS)
-    framework = FRAMEWORK_ALIASES.get(framework.lower(), framework.lower())
-    inputs.optional(parse_word, framework, "framework", FRAMEWORKS)
+    name = framework.lower()
+    inputs.optional(parse_word, name, "framework", (*FRAMEWORKS, *FRAMEWORK_ALIASES))
+    framework = FRAMEWORK_ALIASES.get(name, name)
     settings = inputs.read(parse_choices, kernels, "setting of kernels", (*KERNELS, NO_KERNELS))
     mtp_layers = inputs.optional(units.parse_whole, mtp, "mtp", 0) or 0
     inputs.done()
