@@ -177,7 +177,7 @@ class MachineSearch:
             if is_full or self.least(system)[1] > within_s:
                 continue
             dearest_s = best.usd / _usd(system, 1.0) if best else math.inf
-            row = self._row(system, dearest_s)
+            row = self._row(system, min(dearest_s, (1 + ROUNDING) * within_s))
             if row and row.run_s <= within_s:
                 best = row
             elif best:
