@@ -46,13 +46,14 @@ PRIOR: dict[str, tuple[float, float]] = {
     "narrow": (1.0, 0.3),
     "gap": (1.0, 0.15),
     "request_s": (UNKNOWN.request_s, 0.8),
+    "user_s": (UNKNOWN.user_s, 1.0),
     "hold_passes": (0.2, 1.0),
     "sequence_s": (UNKNOWN.sequence_s, 1.0),
     "message_s": (2e-5, 0.5),
     "hop_s": (2e-6, 0.5),
     "max_read_bytes_per_s": (1.0e12, 0.2),
 }
-SERVER = ("gap", "request_s", "hold_passes", "sequence_s")
+SERVER = ("gap", "request_s", "user_s", "hold_passes", "sequence_s")
 FIELDS = {
     "vllm": (*SERVER, "narrow"),
     "sglang": SERVER,
@@ -131,7 +132,7 @@ class Fit:
             for index, (engine, field) in enumerate(self.numbers.names):
                 if engine != published_engine(run.framework).name:
                     continue
-                if field in ("request_s", "hold_passes") and "ttft_s" not in run.measured:
+                if field in ("request_s", "user_s", "hold_passes") and "ttft_s" not in run.measured:
                     continue
                 moved = self.x.copy()
                 moved[index] += STEP

@@ -42,6 +42,26 @@ LOW_LATENCY_RING = Protocol(base_s=3.6e-6, inside_s=0.85e-6, outside_s=2.7e-6, s
 # Its chunks of 256 kB take 28 us over NVLink and 50 us between nodes.
 TREE = Protocol(base_s=0.0, inside_s=28e-6, outside_s=50e-6, share=0.9)
 
+# What a step of the protocol with flags of 128 bytes takes longer than one with flags of 8 bytes:
+# 1.9 and 0.6 us over NVLink, 4.0 and 2.7 us between nodes (`hwLat`, rings).
+WIDE_FLAGS_STEP_S = 1.3e-6
+
+
+def protocol_s(price: Price, transfer_s: Num) -> Num:
+    """Seconds beyond those of its bytes that a collective's protocol takes, but for its start.
+
+    Of few bytes, the protocol of low latency sends a flag with each word: a quarter of the
+    bandwidth. Of more, that of wide flags synchronizes slower in each step. Kernels of engines that
+    read all peers at once choose alike, between one shot and two.
+
+    Args:
+        price: the price of the collective, which has its steps; 0 of them on a torus.
+        transfer_s: seconds of its bytes at the bandwidth that is reached.
+    """
+    narrow_s = transfer_s * (1 / LOW_LATENCY_RING.share - 1)
+    wide_s = (price.inside_steps + price.outside_steps) * WIDE_FLAGS_STEP_S
+    return minimum(narrow_s, wide_s)
+
 
 def time_s(kind: object, price: Price, transfer_s: Num) -> Num:
     """Seconds of a collective whose bytes take `transfer_s`; 0 if it joins only one GPU.

@@ -40,6 +40,15 @@ def test_large_gathers_run_at_full_bandwidth_and_small_ones_start_fast() -> None
     assert small == pytest.approx(4e-6 + 3.6e-6 + 112 * 0.85e-6 + 15 * 2.7e-6)
 
 
+def test_a_protocol_costs_bandwidth_or_steps() -> None:
+    """Few bytes take three times longer, many the steps of a ring of 8 GPUs, twice 7 of them."""
+    cost = price("all_reduce", gpus(8, 1))
+    assert nccl.protocol_s(cost, 1e-6) == pytest.approx(3e-6)
+    assert nccl.protocol_s(cost, 1e-3) == pytest.approx(14 * 1.3e-6)
+    torus = price("all_reduce", Span(rings=(Ring(0, 4, 1, True, 9e10),)))
+    assert nccl.protocol_s(torus, 1e-3) == 0
+
+
 def test_an_all_reduce_of_many_nodes_uses_a_tree() -> None:
     span = gpus(8, 1024)
     seconds = nccl.time_s("all_reduce", price("all_reduce", span), 1e-3)

@@ -31,6 +31,8 @@ class EngineOverhead:
             graphs make it small.
         request_s: seconds that the server spends on a request outside the engine: parsing,
             tokenizing, sending the first token.
+        user_s: seconds that the loop of its HTTP server spends on one sequence after each pass: a
+            first token waits behind the tokens of all other sequences.
         hold_passes: passes that a request waits, beyond the end of that in which it arrives: the
             engine has chosen the next one already, or polls for requests less often.
         rank_hold_passes: passes that prompts wait besides, if attention is data-parallel: until
@@ -69,6 +71,7 @@ class EngineOverhead:
     elementwise: float = 1.0
     gap: float = 1.0
     request_s: float = 0.0
+    user_s: float = 0.0
     hold_passes: float = 0.0
     rank_hold_passes: float = 0.0
     pass_s: float = 0.0
@@ -93,15 +96,16 @@ class EngineOverhead:
         is_kind = not self.kinds or chip.kind in self.kinds
         return is_kind and (not self.vendor or chip.vendor == self.vendor)
 
-    def first_token_s(self, pass_s: Num, ranks: Num = 1) -> Num:
+    def first_token_s(self, pass_s: Num, users: Num, ranks: Num = 1) -> Num:
         """Seconds by which the software delays the first token of a request.
 
         Args:
             pass_s: mean seconds of a pass.
+            users: sequences that the engine serves at the same time.
             ranks: ranks of data-parallel attention that also decode.
         """
         passes = self.hold_passes + where(ranks > 1, self.rank_hold_passes, 0.0)
-        return self.request_s + passes * pass_s
+        return self.request_s + users * self.user_s + passes * pass_s
 
 
 IDEAL = EngineOverhead(name="ideal")
@@ -109,7 +113,7 @@ IDEAL = EngineOverhead(name="ideal")
 RUNTIME_BYTES = 2.0 * units.GiB
 # The first numbers of an engine are fitted by `bench/calibrate_serving.py`, shrunk towards those of
 # `UNKNOWN`. Scheduling is from the engines' documentation.
-UNKNOWN = EngineOverhead(name="unknown", request_s=0.03, pass_s=2e-4, sequence_s=5e-6)
+UNKNOWN = EngineOverhead(name="unknown", request_s=0.03, user_s=2e-4, pass_s=2e-4, sequence_s=5e-6)
 ENGINES = {
     engine.name: engine
     for engine in (
@@ -117,11 +121,12 @@ ENGINES = {
             UNKNOWN,
             name="vllm",
             published_as=("vLLM",),
-            narrow=1.33,
-            gap=1.04,
-            request_s=0.046,
-            hold_passes=0.29,
-            sequence_s=8.8e-6,
+            narrow=1.36,
+            gap=1.03,
+            request_s=0.038,
+            user_s=5.1e-4,
+            hold_passes=0.25,
+            sequence_s=7.8e-6,
             max_sequences=1024,
             runtime_bytes=RUNTIME_BYTES,
             unused_share=0.1,  # `gpu_memory_utilization` 0.9
@@ -131,10 +136,11 @@ ENGINES = {
             name="sglang",
             kinds=("gpu", "cpu"),
             published_as=("SGLang",),
-            gap=1.1,
-            request_s=0.17,
-            hold_passes=0.23,
-            sequence_s=2.8e-5,
+            gap=1.09,
+            request_s=0.175,
+            user_s=6.2e-4,
+            hold_passes=0.22,
+            sequence_s=2.7e-5,
             chunked_prefill=False,
             runtime_bytes=RUNTIME_BYTES,
             unused_share=0.12,  # of `mem_fraction_static`, which it derives from the memory
@@ -145,10 +151,11 @@ ENGINES = {
             kinds=("gpu",),
             vendor="NVIDIA",
             published_as=("TensorRT-LLM", "NVIDIA NIM"),
-            gap=1.06,
-            request_s=0.055,
-            hold_passes=0.23,
-            sequence_s=9e-6,
+            gap=1.05,
+            request_s=0.054,
+            user_s=1.2e-4,
+            hold_passes=0.22,
+            sequence_s=7.2e-6,
             runtime_bytes=RUNTIME_BYTES,
             unused_after_weights=True,  # `free_gpu_memory_fraction` 0.9
             # Half of the 50 iterations that are the default of `timeout_iters` in its
@@ -162,8 +169,8 @@ ENGINES = {
             vendor="NVIDIA",
             published_as=("FasterTransformer",),
             gap=1.01,
-            message_s=2.3e-5,
-            hop_s=2.75e-6,
+            message_s=2.2e-5,
+            hop_s=2.4e-6,
         ),
         replace(
             UNKNOWN,
@@ -178,7 +185,7 @@ ENGINES = {
             kinds=("gpu", "cpu"),
             published_as=("llama.cpp",),
             matmuls=0.86,
-            narrow=0.62,
+            narrow=0.61,
             max_read_bytes_per_s=1.08e12,
             warp_matmuls=True,
             half_sums=True,
@@ -198,6 +205,7 @@ ENGINES = {
             name="shardwise",
             published_as=("Shardwise",),
             request_s=0.0,
+            user_s=0.0,
             hold_passes=0.0,
             max_tokens=512,
             passes_ahead=1,

@@ -11,7 +11,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwise.arrays import Num
 from shardwise.estimate.serving.engine import Engine
@@ -73,7 +73,8 @@ class PassTable:
         rows = np.array(_grid(max_rows))
         contexts = np.array(_grid(max_context))
         load = Load(n_decoding=rows, n_sampled=0 * rows)
-        layers = engine.pass_time(load)
+        # Scans of SSM states are of sequences, not of rows: `context_s` has them.
+        layers = replace(engine.pass_time(load), decode_attention=0.0)
         self.ranks = int(batch_shards(engine.layout, engine.layout.sizes))
         # The host's time is subtracted here; `pass_s` adds it for the sequences of a pass.
         seconds = layers.step_s - layers.host

@@ -20,7 +20,7 @@ from shardwise.estimate.serving.launches import elementwise_bytes, kernel_launch
 from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.measured_rates import padded_keys
 from shardwise.estimate.serving.priced_engine import PricedEngine
-from shardwise.formulas.experts import hit_share, skewed_hit_share
+from shardwise.formulas.experts import busiest_share, hit_share, skewed_hit_share
 from shardwise.ops.program import Matmul, Transfer
 
 LOGIT_BYTES = 4.0
@@ -212,7 +212,12 @@ def collectives(engine: PricedEngine, load: Load) -> Iterator[PricedItem]:
 
 def _priced_matmul(engine: PricedEngine, matmul: Matmul, rows: Num, *, head: bool) -> PricedItem:
     elements, n_experts = _weights_read(engine, matmul, rows)
-    return engine.rates.matmul(matmul, rows, engine.mesh, elements, groups=n_experts, head=head)
+    item = engine.rates.matmul(matmul, rows, engine.mesh, elements, groups=n_experts, head=head)
+    if not matmul.program.einsum.chosen or not _prefers_experts(engine):
+        return item
+    # All chips wait for the one whose experts have most tokens.
+    busiest = busiest_share(matmul.sizes["E"], _expert_shards(engine))
+    return replace(item, flops_per_s=item.flops_per_s / busiest)
 
 
 def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num, Num]:
@@ -226,24 +231,34 @@ def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num,
     if not matmul.program.einsum.chosen:
         return elements, 1.0
     active_share = active_experts(engine, sizes["E"], sizes["R"], maximum(rows, 1))
-    expert_shards = mesh["expert"]  # number of chips over which the experts are divided
-    if engine.layout.expert_tensor:
-        expert_shards = expert_shards * (mesh["tensor"] / engine.layout.expert_tensor)
-    n_experts = maximum(1.0, sizes["E"] * active_share / expert_shards)
+    n_experts = maximum(1.0, sizes["E"] * active_share / _expert_shards(engine))
     return elements * active_share / mesh["expert"], n_experts
 
 
+def _expert_shards(engine: PricedEngine) -> Num:
+    """Number of chips over which the experts are divided."""
+    mesh = engine.mesh
+    if not engine.layout.expert_tensor:
+        return mesh["expert"]
+    return mesh["expert"] * (mesh["tensor"] / engine.layout.expert_tensor)
+
+
 def active_experts(engine: PricedEngine, n_experts: Num, chosen: Num, tokens: Num) -> Num:
-    """Expected share of the experts that at least one token of a pass chooses.
+    """Expected share of the experts that at least one token of a pass chooses."""
+    if _prefers_experts(engine):
+        return skewed_hit_share(n_experts, chosen, tokens)
+    return hit_share(n_experts, chosen, tokens)
+
+
+def _prefers_experts(engine: PricedEngine) -> bool:
+    """Whether the tokens of a pass prefer some experts.
 
     Routers with a bias that corrects for load keep experts about equally popular. Others balance
-    the load over large batches of mixed text alone, so that the tokens of one pass prefer some.
+    the load over large batches of mixed text alone.
     """
     moe = engine.config.moe
     rates = engine.rates
-    if rates.ideal or rates.measured or (moe and moe.routing.correction):
-        return hit_share(n_experts, chosen, tokens)
-    return skewed_hit_share(n_experts, chosen, tokens)
+    return not (rates.ideal or rates.measured or (moe and moe.routing.correction))
 
 
 def _priced_transfer(engine: PricedEngine, transfer: Transfer, rows: Num) -> PricedItem:

@@ -8,6 +8,7 @@ from functools import cached_property
 from shardwise.arrays import Num, where
 from shardwise.estimate.collective_cost import CollectiveCost
 from shardwise.estimate.items import PricedItem
+from shardwise.estimate.nccl import protocol_s
 from shardwise.estimate.serving.chip_rates import ServeRates
 from shardwise.models import ModelConfig
 from shardwise.ops.einsum import shards
@@ -71,7 +72,10 @@ class PricedEngine:
         """Seconds of one occurrence of a collective; 0 if its axes have only one chip."""
         efficiency = self.rates.efficiency
         overhead = self.rates.overhead
-        transfer_s = self.costs.price(kind, axes).time_s(joined_bytes / efficiency.network)
+        price = self.costs.price(kind, axes)
+        transfer_s = price.time_s(joined_bytes / efficiency.network)
+        if not self.rates.ideal and self.rates.chip.kind == "gpu":
+            transfer_s = transfer_s + protocol_s(price, transfer_s)
         n_chips = shards(axes, self.mesh)
         start_s = efficiency.message_s + overhead.message_s + (n_chips - 1) * overhead.hop_s
         return transfer_s + where(n_chips > 1, start_s, 0.0)

@@ -197,7 +197,7 @@ class Candidate:
         """Seconds by which the software delays the first token, see `EngineOverhead`."""
         overhead = self.server.rates.overhead
         ranks = 1 if self.prefill_server else self.server.layout.sizes["expert"]
-        return float(overhead.first_token_s(self.tpot_s, ranks))
+        return float(overhead.first_token_s(self.tpot_s, self.batch, ranks))
 
     @property
     def ttft_s(self) -> float:

@@ -82,6 +82,7 @@ class EnginePool:
         load: index in `PREFILL_LOADS` of the engine's utilization; 0 for decode engines.
         chips: number of chips of one engine.
         seconds: mean time of a prefill, queueing included, or of a decoding pass.
+        batch: sequences that a decode engine decodes at once; 0 for prefill engines.
         requests_per_s: requests per second that one engine completes.
         kv_shards: number of distinct shards into which an engine splits a KV cache.
     """
@@ -91,6 +92,7 @@ class EnginePool:
     load: Num
     chips: Num
     seconds: Num
+    batch: Num
     requests_per_s: Num
     kv_shards: Num
 
@@ -146,7 +148,9 @@ def colocated(
         else:
             n_engines = np.ones(n_points)
             max_engines = np.full(n_points, np.inf)
-        delay_s = block.rates.overhead.first_token_s(steady.tpot_s, engines.sizes["expert"])
+        overhead = block.rates.overhead
+        ranks = engines.sizes["expert"]
+        delay_s = overhead.first_token_s(steady.tpot_s, steady.batch, ranks)
         ttft_s = steady.ttft_s + delay_s
         rate = requested_rate(job, ttft_s, steady.tpot_s)
         machine_chips = np.array([system.n_chips for system in engines.systems])
@@ -227,6 +231,7 @@ def _prefill_pool(
             load=np.repeat(np.arange(n_loads), n_engines),
             chips=np.tile(engines.engine_chips, n_loads),
             seconds=np.broadcast_to(block.prefill_s, shape).ravel(),
+            batch=np.zeros(n_engines * n_loads),
             requests_per_s=np.broadcast_to(block.prefills_per_s, shape).ravel(),
             kv_shards=np.tile(_kv_shards(config, block, engines.sizes), n_loads),
         )
@@ -251,6 +256,7 @@ def _decode_pool(
             load=np.zeros(n_points, int),
             chips=engines.engine_chips,
             seconds=block.steady.pass_s,
+            batch=block.batch,
             requests_per_s=block.batch / block.steady.pass_s / (job.output or 1),
             kv_shards=_kv_shards(config, block, engines.sizes),
         )
@@ -372,7 +378,7 @@ def _pairs(
             ttft_s=prefill.seconds
             + transfer_s
             + decode.seconds
-            + overhead.first_token_s(decode.seconds),
+            + overhead.first_token_s(decode.seconds, decode.batch),
             tokens_per_s=requests * (job.output or 1),
             requests_per_s=requests,
             transfer_s=transfer_s,

@@ -213,7 +213,8 @@ def _closed_loop(run: ServeRun, engine: Engine, job: Serve) -> dict[str, float]:
     """Predict a fixed number of users, each with one request at a time, by simulation."""
     summary = simulated(run, engine, job)
     tpot_s = summary.tpot_s.mean
-    server_s = float(engine.rates.overhead.first_token_s(tpot_s, run.mesh.expert))
+    users = (run.concurrency or 1) / run.mesh.data
+    server_s = float(engine.rates.overhead.first_token_s(tpot_s, users, run.mesh.expert))
     return {
         "ttft_s": summary.ttft_s.mean + server_s,
         "tpot_s": tpot_s,

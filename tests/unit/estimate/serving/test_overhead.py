@@ -51,10 +51,15 @@ def test_every_published_engine_under_traffic_is_known() -> None:
 
 
 def test_the_first_token_is_late_by_passes() -> None:
-    software = replace(UNKNOWN, request_s=0.1, hold_passes=2.0, rank_hold_passes=10.0)
-    assert float(software.first_token_s(0.03)) == pytest.approx(0.1 + 2 * 0.03)
-    assert float(software.first_token_s(0.03, 4)) == pytest.approx(0.1 + 12 * 0.03)
-    assert float(IDEAL.first_token_s(0.03, 4)) == 0
+    software = replace(UNKNOWN, request_s=0.1, user_s=0.0, hold_passes=2.0, rank_hold_passes=10.0)
+    assert float(software.first_token_s(0.03, 1)) == pytest.approx(0.1 + 2 * 0.03)
+    assert float(software.first_token_s(0.03, 1, 4)) == pytest.approx(0.1 + 12 * 0.03)
+    assert float(IDEAL.first_token_s(0.03, 64, 4)) == 0
+
+
+def test_the_first_token_waits_behind_those_of_other_users() -> None:
+    software = replace(UNKNOWN, request_s=0.1, user_s=5e-4, hold_passes=0.0)
+    assert float(software.first_token_s(0.03, 64)) == pytest.approx(0.1 + 64 * 5e-4)
 
 
 def test_factors_scale_the_rates_of_the_chip() -> None:

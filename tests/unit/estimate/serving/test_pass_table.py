@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,12 +13,17 @@ from shardwise.estimate.serving.load import Load
 from shardwise.estimate.serving.pass_table import PassTable
 from shardwise.simulate import Limits, Pool, Traffic, simulate
 from shardwise.workload import Serve
+from tests.hybrid import paired
 from tests.unit.estimate.serving.engines import BUSY, REACHED, engine
 
 FP8 = Serve(prompt=1024, output=512, weights="fp8", kv="bf16", compute="fp8")
 ENGINES = {
     "dense": engine("llama3-70b", "h100:4", {"tensor": 4}, FP8, shares=REACHED, software=BUSY),
     "routed": engine("deepseek-v3", "h200:8", {"expert": 8}, FP8, shares=REACHED, software=BUSY),
+    "scans": replace(
+        engine("llama3-8b", "h100:2", {"tensor": 2}, shares=REACHED, software=BUSY),
+        config=paired(),
+    ),
     "windows": engine("gpt-oss-120b", "h100:2", {"tensor": 2}, shares=REACHED, software=BUSY),
 }
 TABLES = {name: PassTable(e) for name, e in ENGINES.items()}
@@ -50,6 +57,13 @@ def test_a_pass_of_prompts_alone() -> None:
     exact = ENGINES["dense"].prefill(1, 2048).step_s
     found = TABLES["dense"].pass_s(0, 0, 2048, 2048 * 2049 / 2)
     assert found == pytest.approx(exact, rel=0.01)
+
+
+def test_a_prompt_has_one_state_for_its_scan() -> None:
+    """Not one for each of its tokens, as sequences that decode have."""
+    exact = ENGINES["scans"].prefill(1, 2048)
+    found = TABLES["scans"].pass_s(0, 0, 2048, 2048 * 2049 / 2)
+    assert found - BUSY.pass_s == pytest.approx(exact.step_s - exact.host, rel=0.01)
 
 
 def test_a_prompt_is_through_a_pipeline_after_all_its_stages() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.estimate.serving.load import Load, decode_load, prefill_load
+from shardwise.estimate.serving.overhead import IDEAL, EngineOverhead
 from shardwise.estimate.serving.pass_time import collectives
 from shardwise.formulas import stationary
 from shardwise.formulas.inference import decode_step, prefill_s
@@ -122,6 +123,19 @@ def test_tpus_gather_the_tokens_of_their_experts(hardware: str, kinds: tuple[str
         assert dispatch.joined_bytes == combine.joined_bytes == tokens_bytes
     else:  # a token is on 3 to 4 of the chips, because it has 8 experts
         assert 3 * tokens_bytes < dispatch.joined_bytes < 4 * tokens_bytes
+
+
+def test_collectives_of_gpus_pay_for_their_protocol() -> None:
+    """But for the start, an AllReduce of little takes four times as long as its bytes at peak."""
+
+    def all_reduce_s(software: EngineOverhead, batch: int) -> float:
+        served = engine("llama3-70b", "h100:8", {"tensor": 8}, software=software)
+        items = collectives(served, decode_load(batch, 1024))
+        return next(float(item.occurrence_s) for item in items if item.name == "attn.out")
+
+    quarter = pytest.approx(4 * all_reduce_s(IDEAL, 1))
+    assert all_reduce_s(BUSY, 1) == quarter
+    assert all_reduce_s(BUSY, 4096) < 1.2 * all_reduce_s(IDEAL, 4096)
 
 
 def test_arrays_give_the_numbers() -> None:

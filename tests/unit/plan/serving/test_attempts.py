@@ -108,7 +108,7 @@ def test_the_rate_that_a_refusal_proposes_is_planned() -> None:
 def test_means_do_not_refuse_what_the_simulation_grants() -> None:
     """The mean TPOT at a full batch misses the bound; that of simulated requests keeps it."""
     machine = sw.hardware("h100:4")
-    bounded = job(rate=2.0, ttft_s=2.0, tpot_s=0.03)
+    bounded = job(rate=2.0, ttft_s=2.0, tpot_s=0.033)
     with pytest.raises(NoPlan):
         plan(LLAMA, machine, bounded, disaggregate=False)
     chosen = plan(LLAMA, machine, bounded, disaggregate=False, arrivals=Arrivals(at=0.5))

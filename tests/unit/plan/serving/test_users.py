@@ -45,7 +45,8 @@ def planned(
 
 def with_users(chosen: Candidate, users: int) -> Candidate:
     job = replace(chosen.job, users=users)
-    return replace(chosen, server=replace(chosen.server, job=job))
+    server = replace(chosen.server, job=job)
+    return replace(chosen, server=server, simulated_rate=None)
 
 
 def test_one_user_has_an_idle_engine() -> None:
@@ -116,7 +117,7 @@ def test_users_are_spread_evenly(n_engines: int, users: int) -> None:
     """Twice the engines with twice the users make twice the requests, at the same latencies."""
     chosen, _ = planned(chat(users), CHIP)
     one = estimate(chosen, CLOSED_LOOP, 0.0)
-    more = with_users(resized(chosen, n_engines, 0, 0.0, None), n_engines * users)
+    more = resized(with_users(chosen, n_engines * users), n_engines, 0, 0.0, None)
     all_engines = estimate(more, CLOSED_LOOP, 0.0)
     assert all_engines.rate == pytest.approx(n_engines * one.rate)
     assert all_engines.tpot_s == one.tpot_s
