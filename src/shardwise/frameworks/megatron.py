@@ -15,6 +15,7 @@ from shardwise.frameworks import (
     megatron_graphs,
     megatron_layout,
     megatron_notes,
+    megatron_overlap,
     megatron_recompute,
     megatron_stages,
 )
@@ -37,7 +38,8 @@ _FIELDS = (
     "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage",
     *megatron_stages.ENDS, megatron_stages.LAYOUT, "cp_comm_type",
     "expert_model_parallel_size", "expert_tensor_parallel_size",
-    "moe_token_dispatcher_type", "tp_comm_overlap", "use_distributed_optimizer",
+    "moe_token_dispatcher_type", megatron_overlap.TENSOR, megatron_overlap.EXPERTS,
+    "use_distributed_optimizer",
     "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
     "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
     *megatron_graphs.FIELDS, megatron_stages.MTP, *megatron_recompute.FIELDS,

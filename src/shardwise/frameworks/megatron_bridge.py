@@ -1,7 +1,8 @@
 """Megatron Bridge: a YAML file of the fields of its `ConfigContainer` that a plan decides.
 
 It overrides a recipe of the model: `ConfigContainer` has the sections `model` (Megatron Core's
-configuration), `train`, `ddp`, `dataset`, `checkpoint` and `mixed_precision` (a name).
+configuration), `train`, `ddp`, `comm_overlap`, `dataset`, `checkpoint` and `mixed_precision` (a
+name).
 https://github.com/NVIDIA-NeMo/Megatron-Bridge
 """
 
@@ -9,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwise.frameworks import megatron_layout, megatron_recompute, megatron_stages
+from shardwise.frameworks import (
+    megatron_layout,
+    megatron_overlap,
+    megatron_recompute,
+    megatron_stages,
+)
 from shardwise.frameworks.exported import (
     Framework,
     Settings,
@@ -32,6 +38,7 @@ _SECTIONS = {
     "use_megatron_fsdp": "ddp",
     "data_parallel_sharding_strategy": "ddp",
     "num_distributed_optimizer_instances": "ddp",
+    megatron_overlap.EXPERTS: "comm_overlap",  # which all recipes of models with experts have
 }
 # Sizes and order of the model's layers that a file may override.
 _MODEL_SIZES = (
@@ -58,6 +65,9 @@ def write(run: TrainingRun) -> Written:
     if run.job.precision != "fp32-master":
         notes.append(f"training state {run.job.precision}: Megatron has fp32-master.")
     settings = nested(paths)
+    if values.get(megatron_overlap.EXPERTS) and run.layout.mesh.pipe > 1:
+        # Megatron Bridge asks for it before Megatron Core finds it in the written-out layout.
+        settings["model"]["virtual_pipeline_model_parallel_size"] = run.layout.virtual
     # Recipes of large models have chunks of layers, which would stay beside another `pipe`.
     settings["model"].setdefault("virtual_pipeline_model_parallel_size", None)
     settings["model"].setdefault(megatron_stages.LAYOUT, None)

@@ -14,7 +14,12 @@ from typing import Any
 
 from shardwise import units
 from shardwise.errors import BadFile
-from shardwise.frameworks import megatron_graphs, megatron_recompute, megatron_stages
+from shardwise.frameworks import (
+    megatron_graphs,
+    megatron_overlap,
+    megatron_recompute,
+    megatron_stages,
+)
 from shardwise.frameworks.exported import TrainingRun, check_runs, no_number, number
 from shardwise.frameworks.launch import TrainingLaunch
 
@@ -58,8 +63,8 @@ def write(
         values["expert_model_parallel_size"] = layout.expert_degree
         values["expert_tensor_parallel_size"] = run.expert_tensor
         values["moe_token_dispatcher_type"] = "alltoall"
-    if "tp_comm" in layout.overlap and mesh.tensor > 1:
-        values["tp_comm_overlap"] = True
+    overlaps, overlap_notes = megatron_overlap.write(run)
+    values |= overlaps
     values |= megatron_graphs.write(run.job.kernels)
     if run.job.mtp_layers:
         values[megatron_stages.MTP] = run.job.mtp_layers
@@ -70,7 +75,7 @@ def write(
         off = (*off, "moe_enable_deepep")  # which needs another dispatcher
     values |= recompute
     values |= {name: False for name in off if name not in values}
-    return values, [*notes, *unsaid(run, names_mtp=True)]
+    return values, [*notes, *overlap_notes, *unsaid(run, names_mtp=True)]
 
 
 def unsaid(
@@ -203,7 +208,7 @@ def read(
         chunks=functools.partial(_chunks, layers, ends) if layers else None,
         context_kind=comm or "ring",
         expert_tensor=expert_tensor if expert_tensor != tensor else None,
-        overlap=("tp_comm",) if values.get("tp_comm_overlap") is True and tensor > 1 else (),
+        overlap=megatron_overlap.read(values, tensor=tensor, degree=degree),
         kernels=megatron_graphs.read(values),
         mtp_layers=number(
             values, megatron_stages.MTP, megatron_stages.mtp_layers(written_out), framework

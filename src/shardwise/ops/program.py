@@ -63,9 +63,7 @@ class Matmul:
         for array in (*local.inputs, local.output):
             if array.base in ON_CHIP:
                 continue
-            n_accesses = self.n_chunks
-            if "T" in array.names:
-                n_accesses = 1
+            n_accesses = 1 if "T" in array.names else self.n_chunks
             if array is local.output:
                 n_accesses = 2 * n_accesses - 1
             elements = self.copies(array) * array.local_elements(self.sizes, mesh)
@@ -73,9 +71,8 @@ class Matmul:
 
     def copies(self, array: Array) -> Num:
         """Copies of an array that the matmul reads or writes: of tokens, one for each expert."""
-        if not self.program.local.chosen or {"R", "E"} & {*array.names}:
-            return 1
-        return self.sizes["R"]
+        is_routed = self.program.local.chosen and not {"R", "E"} & {*array.names}
+        return self.sizes["R"] if is_routed else 1
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: see `Step.with_batch`
@@ -96,9 +93,7 @@ class Transfer:
 
     def times(self, n_microbatches: Num) -> Num:
         """Number of occurrences in a step."""
-        if self.role == "data":
-            return self.count
-        return self.count * n_microbatches
+        return self.count if self.role == "data" else self.count * n_microbatches
 
     def elements(self, mesh: Mapping[str, Num]) -> Num:
         """Elements of all shards that one occurrence joins or splits (V in the book)."""
@@ -157,11 +152,10 @@ class Step:
         """A copy whose unembedding runs in chunks of tokens (`Form.loss_chunks`)."""
         if n_chunks == 1:
             return self
-        matmuls = []
-        for matmul in self.matmuls:
-            if matmul.term.module == "unembed":
-                matmul = replace(matmul, n_chunks=n_chunks)
-            matmuls.append(matmul)
+        matmuls = (
+            replace(matmul, n_chunks=n_chunks) if matmul.term.module == "unembed" else matmul
+            for matmul in self.matmuls
+        )
         return replace(self, matmuls=tuple(matmuls))
 
     @property
