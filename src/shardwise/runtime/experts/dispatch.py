@@ -127,6 +127,7 @@ class PaddedDispatch(EqualSlots):
         if self.layout.gathers_over_tensor:
             y = scatter(y, self.layout.tensor_axes, y.ndim - 2)
         if self.layout.expert_roles:
+            # A TPU lays out products by expert. As they are, what comes back is copied once more.
             y = self._exchange(row_major(y, self.layout.table.mesh))
         return y.reshape(-1, y.shape[-1])
 
