@@ -111,13 +111,14 @@ class PaddedDispatch(EqualSlots):
     def send(self, x: Array) -> Array:
         """Send copies of this chip's tokens, in slot order; return the copies for its experts.
 
-        Copies are [E, C, D], or [S, E, C, D] if S chips exchange them: they stay apart by the chip
-        that sent them, because a TPU would copy all of them to put E first.
+        Copies are [E, C, D], but [S, E, C, D] on TPUs if S chips exchange them.
         """
         x = x.reshape(self.n_experts, -1, x.shape[-1])
         if self.layout.expert_roles:
             x_SeCD = x.reshape(lax.axis_size(self.layout.expert_axes), -1, *x.shape[1:])
             x = self._exchange(x_SeCD)
+            if not self._keeps_senders_apart:
+                x = x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[-1])
         if self.layout.gathers_over_tensor:
             x = gather(x, self.layout.tensor_axes, x.ndim - 2)
         return x
@@ -127,9 +128,20 @@ class PaddedDispatch(EqualSlots):
         if self.layout.gathers_over_tensor:
             y = scatter(y, self.layout.tensor_axes, y.ndim - 2)
         if self.layout.expert_roles:
+            if not self._keeps_senders_apart:
+                n_experts, _, width = y.shape
+                y = y.reshape(n_experts, self.n_experts // n_experts, -1, width).swapaxes(0, 1)
             # A TPU lays out products by expert. As they are, what comes back is copied once more.
             y = self._exchange(row_major(y, self.layout.table.mesh))
         return y.reshape(-1, y.shape[-1])
+
+    @property
+    def _keeps_senders_apart(self) -> bool:
+        """Whether received copies stay apart by sender: a TPU would copy all to put E first.
+
+        Products of GPUs are faster with E first.
+        """
+        return self.layout.table.mesh.platform == "tpu"
 
     def _exchange(self, x: Array) -> Array:
         """Exchange the first dim with the chips that it numbers.
