@@ -9,7 +9,7 @@ from shardwise.estimate.calibration import PEAK
 from shardwise.plan.machine_front import ChipPrice
 from shardwise.plan.serving.choice import ServingChoice, ServingMachine
 from shardwise.plan.training.choice import TrainingChoice
-from shardwise.plan.training.run_machines import TrainingMachine
+from shardwise.plan.training.run_machines import BeatenMachine, TrainingMachine
 from shardwise.report.serving.plan import warnings
 from shardwise.report.serving.reasons import rule_text
 from shardwise.report.style import Block, label_first, labelled, quiet, strong, table
@@ -87,11 +87,20 @@ def _training_table(choice: TrainingChoice, *, verbose: bool) -> Block:
     for row in choice.others:
         rows.append([*_training_cells(row, choice), "dearer and slower"])
     for beaten in sorted(choice.beaten, key=lambda row: (row.chip, row.n_chips)):
-        why = "dearer and slower" if beaten.searched else "so at peak"
         run = f"> {duration(beaten.least_run_s)}"
         usd = f"> {units.show_dollars(beaten.least_usd)}"
+        why = _why_beaten(beaten, choice)
         rows.append([run, usd, f"{beaten.n_chips:,}", beaten.hardware, "", "", why])
     return table([*headers, "mesh, or why not"], rows)
+
+
+def _why_beaten(beaten: BeatenMachine, choice: TrainingChoice) -> str:
+    """What rules out a machine whose best plan is not known."""
+    if choice.within_s is not None and beaten.least_run_s >= choice.within_s:
+        return "beyond the time"
+    if choice.budget_usd is not None and beaten.least_usd >= choice.budget_usd:
+        return "beyond the budget"
+    return "dearer and slower" if beaten.searched else "so at peak"
 
 
 def _training_cells(row: TrainingMachine, choice: TrainingChoice) -> list[str]:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -139,6 +140,19 @@ def test_the_screen_marks_waste_and_unconfirmed_prices() -> None:
     assert "lost h100:" in screen
     everything = plain_text(training_blocks(choice, verbose=True))
     assert all(row.hardware in everything for row in choice.beaten)
+
+
+def test_machines_that_miss_a_bound_say_which() -> None:
+    chips = [sw.chip("h100"), sw.chip("v5e")]
+    for bounds, words in (
+        ({"within_s": 20 * DAY}, "beyond the time"),
+        ({"budget_usd": 2e6}, "beyond the budget"),
+    ):
+        choice = choose(MODEL, chips, JOB, **bounds)
+        shown = plain_text(training_blocks(choice, verbose=True))
+        n_late = sum(row.least_run_s >= bounds.get("within_s", math.inf) for row in choice.beaten)
+        n_dear = sum(row.least_usd >= bounds.get("budget_usd", math.inf) for row in choice.beaten)
+        assert shown.count(words) == n_late + n_dear > 0
 
 
 def test_the_screen_of_all_chips_fits(unbounded: TrainingChoice) -> None:
