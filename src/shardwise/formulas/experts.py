@@ -8,6 +8,8 @@ AllToAll, alpha = C / W in FLOPs per byte. Book §3 (torus), §7 (experts activa
 
 from __future__ import annotations
 
+import functools
+
 from shardwise.arrays import Num, log2, maximum, minimum
 
 POPULARITY_CLASSES = 16
@@ -60,11 +62,12 @@ def busiest_share(experts: int, shards: Num, exponent: float = 1.0) -> Num:
     return 1 + 0.78 * log2(shards) ** 0.8 * of_sum**0.5
 
 
-def _popularities(exponent: float, n_classes: int) -> list[float]:
+@functools.cache  # asked for at every product of experts
+def _popularities(exponent: float, n_classes: int) -> tuple[float, ...]:
     """Popularity of each class of experts, by rank, over their mean."""
     weights = [((i + 0.5) / n_classes) ** -exponent for i in range(n_classes)]
     mean = sum(weights) / n_classes
-    return [weight / mean for weight in weights]
+    return tuple(weight / mean for weight in weights)
 
 
 def places_hit(places: Num, chosen: Num) -> Num:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.frameworks.exported import TrainingRun
+from shardwise.frameworks.megatron_recompute import FFN
 
 TENSOR = "tp_comm_overlap"
 EXPERTS = "overlap_moe_expert_parallel_comm"
@@ -25,7 +26,7 @@ def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
     if "expert_all_to_all" not in layout.overlap or not run.is_moe or layout.expert_degree == 1:
         return values, []
     lacks = []
-    if layout.full_remat or all(map(layout.recomputes, ("gate", "up", "activation"))):
+    if all(map(layout.recomputes, FFN)):
         lacks.append(f"remat {layout.policy}")
     if layout.mesh.pipe > 1 and layout.virtual == 1:
         lacks.append("stages of one chunk")

@@ -19,12 +19,12 @@ from shardwise.vocabulary import PARTS, REMAT_POLICIES
 FIELDS = (
     "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
 )  # fmt: skip
-_FFN = ("gate", "up", "activation")
+FFN = ("gate", "up", "activation")
 _DEFAULT = ("core_attn",)  # of selective recomputation without modules
 # Module -> parts, of layers with and without experts.
 _OF_ALL = {"layernorm": ("norms",), "mla_up_proj": ("mla_up",)}
-_DENSE = {**_OF_ALL, "mlp": _FFN}
-_EXPERTS = {**_OF_ALL, "moe": _FFN, "moe_act": ("activation",)}
+_DENSE = {**_OF_ALL, "mlp": FFN}
+_EXPERTS = {**_OF_ALL, "moe": FFN, "moe_act": ("activation",)}
 
 
 def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
@@ -43,7 +43,7 @@ def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
     if run.latent and layout.recomputes("mla_up"):
         modules.append("mla_up_proj")
     notes = []
-    if all(map(layout.recomputes, _FFN)):
+    if all(map(layout.recomputes, FFN)):
         modules += ["mlp"] * (n_dense > 0) + ["moe"] * (n_experts > 0)
     elif layout.recomputes("activation"):
         if n_experts:
@@ -54,7 +54,7 @@ def write(run: TrainingRun) -> tuple[dict[str, Any], list[str]]:
                 "remat dots: Megatron Core recomputes no activation function of a dense MLP alone; "
                 "module mlp recomputes all of the MLP, which takes less memory and more time."
             )
-    unsaid = [part for part in layout.recomputed if part not in ("norms", "mla_up", *_FFN)]
+    unsaid = [part for part in layout.recomputed if part not in ("norms", "mla_up", *FFN)]
     if unsaid:
         notes.append(f"remat of {', '.join(unsaid)}: Megatron Core has no module for it.")
     if not modules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from shardwise.arrays import Num
+from shardwise.arrays import Num, minimum
 from shardwise.errors import BadShape, UnknownName, nearest, raise_all
 from shardwise.strategy import schedules
 from shardwise.strategy.mesh import Mesh
@@ -154,7 +154,7 @@ class Layout(Form):
     @property
     def expert_degree(self) -> int:
         """Degree of expert parallelism: the number of shards of a layer's experts."""
-        return int(expert_degree(self, self.sizes))
+        return int(expert_degree(self.expert_tensor, self.sizes))
 
 
 def recomputed_parts(policy: str) -> tuple[str, ...]:
@@ -183,11 +183,16 @@ def data_shards(sizes: Mapping[str, Num]) -> Num:
     return sizes["data"] * sizes["fsdp"] * sizes["expert"]
 
 
-def expert_degree(form: Form, sizes: Mapping[str, Num]) -> Num:
+def expert_degree(expert_tensor: int | None, sizes: Mapping[str, Num]) -> Num:
     """Degree of expert parallelism: the number of shards of a layer's experts."""
-    if not form.expert_tensor:
+    if not expert_tensor:
         return sizes["expert"]
-    return sizes["expert"] * (sizes["tensor"] // form.expert_tensor)
+    return sizes["expert"] * (sizes["tensor"] // expert_tensor)
+
+
+def expert_sharers(expert_tensor: int | None, sizes: Mapping[str, Num]) -> Num:
+    """Number of chips of `tensor` that share an expert, and so the tokens that are routed to it."""
+    return minimum(expert_tensor or sizes["tensor"], sizes["tensor"])
 
 
 def _count_problems(layout: Layout) -> Iterator[str]:

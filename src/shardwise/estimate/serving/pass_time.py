@@ -22,6 +22,7 @@ from shardwise.estimate.serving.measured_rates import padded_keys
 from shardwise.estimate.serving.priced_engine import PricedEngine
 from shardwise.formulas.experts import busiest_share, hit_share, skewed_hit_share
 from shardwise.ops.program import Matmul, Transfer
+from shardwise.strategy.layout import expert_degree, expert_sharers
 
 LOGIT_BYTES = 4.0
 # Fields of `PassTime` that are seconds.
@@ -216,7 +217,9 @@ def _priced_matmul(engine: PricedEngine, matmul: Matmul, rows: Num, *, head: boo
     if not matmul.program.einsum.chosen or not _prefers_experts(engine):
         return item
     # All chips wait for the one whose experts have most tokens.
-    busiest = busiest_share(matmul.sizes["E"], _expert_shards(engine))
+    busiest = busiest_share(
+        matmul.sizes["E"], expert_degree(engine.layout.expert_tensor, engine.mesh)
+    )
     return replace(item, flops_per_s=item.flops_per_s / busiest)
 
 
@@ -231,16 +234,10 @@ def _weights_read(engine: PricedEngine, matmul: Matmul, rows: Num) -> tuple[Num,
     if not matmul.program.einsum.chosen:
         return elements, 1.0
     active_share = active_experts(engine, sizes["E"], sizes["R"], maximum(rows, 1))
-    n_experts = maximum(1.0, sizes["E"] * active_share / _expert_shards(engine))
+    n_experts = maximum(
+        1.0, sizes["E"] * active_share / expert_degree(engine.layout.expert_tensor, mesh)
+    )
     return elements * active_share / mesh["expert"], n_experts
-
-
-def _expert_shards(engine: PricedEngine) -> Num:
-    """Number of chips over which the experts are divided."""
-    mesh = engine.mesh
-    if not engine.layout.expert_tensor:
-        return mesh["expert"]
-    return mesh["expert"] * (mesh["tensor"] / engine.layout.expert_tensor)
 
 
 def active_experts(engine: PricedEngine, n_experts: Num, chosen: Num, tokens: Num) -> Num:
@@ -303,7 +300,7 @@ def _elementwise_bytes(engine: PricedEngine, load: Load) -> Num:
     """Bytes that the element-wise kernels of a pass read and write on the busiest chip."""
     rows = local_rows(engine.layout, engine.mesh, load.rows)
     tensor = engine.mesh["tensor"]
-    expert_shards = tensor / (engine.layout.expert_tensor or tensor)
+    expert_shards = tensor / expert_sharers(engine.layout.expert_tensor, engine.mesh)
     return rows * elementwise_bytes(engine.config, tensor, expert_shards)
 
 

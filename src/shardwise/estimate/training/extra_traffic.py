@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwise import units
-from shardwise.arrays import Num, maximum, minimum, where
+from shardwise.arrays import Num, maximum, where
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import SendOnce
 from shardwise.estimate.training.priced_layout import PricedLayout
@@ -17,6 +17,7 @@ from shardwise.models import Moe
 from shardwise.ops.einsum import shards
 from shardwise.ops.layers import RESIDUAL
 from shardwise.ops.program import Transfer
+from shardwise.strategy.layout import expert_sharers
 
 # Names of the latent input and output of experts. Shared experts do not use them.
 LATENT_RESIDUAL = ("cx", "cy")
@@ -97,7 +98,7 @@ def _expert_traffic(priced: PricedLayout) -> Iterator[PricedItem]:
         if whole_experts and not layout.sequence_parallel and not moe.d_ff_shared:
             yield from _residual_gathers(priced, n_layers, token_bytes)
         elif not whole_experts and layout.sequence_parallel:
-            copies = minimum(layout.expert_tensor or mesh["tensor"], mesh["tensor"])
+            copies = expert_sharers(layout.expert_tensor, mesh)
             count = where(mesh["expert"] > 1, n_layers, 0)
             yield from _tensor_gathers(priced, count, local_bytes * k * copies)
 

@@ -93,7 +93,7 @@ def local_experts(matmul: Matmul, layout: Layout | Layouts) -> Num:
     """Number of experts of one layer on a chip; 1 for matmuls without experts."""
     if not matmul.program.einsum.chosen:
         return 1.0
-    return maximum(1.0, matmul.sizes["E"] / expert_degree(layout, layout.sizes))
+    return maximum(1.0, matmul.sizes["E"] / expert_degree(layout.expert_tensor, layout.sizes))
 
 
 def _tiles(matmul: Matmul, mesh: Mapping[str, Num], groups: Num) -> tuple[Num, Num, Num]:

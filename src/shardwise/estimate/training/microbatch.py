@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from shardwise.arrays import Num, maximum, minimum
+from shardwise.arrays import Num, maximum
 from shardwise.estimate.elementwise import BACKWARD_ELEMENTWISE, elementwise_widths
 from shardwise.estimate.items import PricedItem
 from shardwise.estimate.routing import is_routed
@@ -28,7 +28,7 @@ from shardwise.estimate.training.priced_layout import PricedLayout
 from shardwise.estimate.training.ring_merge import ring_merges
 from shardwise.models import ModelConfig
 from shardwise.ops.program import Matmul, Step, Transfer
-from shardwise.strategy.layout import Form, Layout, Layouts
+from shardwise.strategy.layout import Form, Layout, Layouts, expert_sharers
 
 # Layer group and name of a matmul, its einsum on one chip, and `expert_tensor` if it has experts.
 MatmulKey = tuple[int, str, str, int | None]
@@ -302,7 +302,7 @@ def elementwise_bytes(config: ModelConfig, layout: Layout | Layouts, rates: Rate
     tokens = layout.micro_batch * rates.job.seq / layout.sizes["context"]
     tensor = layout.sizes["tensor"]
     copies = 1 if layout.sequence_parallel else tensor
-    sharers = minimum(layout.expert_tensor or tensor, tensor)
+    sharers = expert_sharers(layout.expert_tensor, layout.sizes)
     width: Num = 0.0
     for group in config.groups:
         residual, routed, sharded = elementwise_widths(config, group.layer)

@@ -195,7 +195,7 @@ def experts_fit(config: ModelConfig, form: Form, sizes: Mapping[str, Num]) -> Nu
     With `expert_tensor`, these are chips of `expert` and of `tensor`; sizes of `expert` alone are
     always legal here, as `legal_meshes` has checked them.
     """
-    degree = expert_degree(form, sizes)
+    degree = expert_degree(form.expert_tensor, sizes)
     return (n_experts(config) % degree == 0) | (degree == sizes["expert"])
 
 
